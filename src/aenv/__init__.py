@@ -1,0 +1,37 @@
+"""aenv: the place where AI agents act and learn.
+
+``from aenv import Sandbox`` is all most programs need. Everything is imported on first use, so that
+``import aenv`` costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from aenv._version import __version__
+
+if TYPE_CHECKING:
+    from aenv.models.errors import AenvError
+    from aenv.sdk import AsyncSandbox, CommandResult, Sandbox
+
+_EXPORTS = {
+    "AenvError": "aenv.models.errors",
+    "AsyncSandbox": "aenv.sdk",
+    "CommandResult": "aenv.sdk",
+    "Sandbox": "aenv.sdk",
+}
+
+__all__ = ["AenvError", "AsyncSandbox", "CommandResult", "Sandbox", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _EXPORTS[name]
+    except KeyError:
+        raise AttributeError(f"module 'aenv' has no attribute {name!r}") from None
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,160 @@
+"""One tree of errors. Each class says whose fault it is and which HTTP status it becomes.
+
+``code`` is a stable machine-readable word, ``message`` names the cause and the remedy.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Culprit(StrEnum):
+    """Whose fault a failure is."""
+
+    CALLER = "caller"
+    POLICY = "policy"
+    ENVIRONMENT = "environment"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class AenvError(Exception):
+    """Root of the tree."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    culprit: ClassVar[Culprit] = Culprit.INFRASTRUCTURE
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class CallerError(AenvError):
+    """The request cannot be served as it was made."""
+
+    code = "invalid_request"
+    status = 400
+    culprit = Culprit.CALLER
+
+
+class InvalidRequestError(CallerError):
+    """A field is missing, malformed or contradicts another one; the message names it."""
+
+
+class UnauthorizedError(CallerError):
+    code = "unauthorized"
+    status = 401
+
+
+class ForbiddenError(CallerError):
+    code = "forbidden"
+    status = 403
+
+
+class NotFoundError(CallerError):
+    code = "not_found"
+    status = 404
+
+
+class ConflictError(CallerError):
+    """The noun is in a state that does not allow the request."""
+
+    code = "conflict"
+    status = 409
+
+
+class IdempotencyMismatchError(ConflictError):
+    code = "idempotency_request_mismatch"
+
+
+class QuotaExceededError(CallerError):
+    """A limit of the caller's key or team is reached; the message names it and the figures."""
+
+    code = "quota_exceeded"
+    status = 429
+
+
+class CapabilityError(CallerError):
+    """The host or engine lacks something the request needs; never worked around silently."""
+
+    code = "capability_missing"
+    status = 400
+
+
+class NotBuiltYetError(CallerError):
+    """A known route or field that this version does not serve."""
+
+    code = "not_implemented"
+    status = 501
+
+
+class PolicyError(AenvError):
+    """What the agent (the program inside the sandbox) did."""
+
+    code = "policy"
+    culprit = Culprit.POLICY
+
+
+class GuestExitedError(PolicyError):
+    """The guest ended its own init process."""
+
+    code = "guest_exited"
+
+
+class EnvironmentFaultError(AenvError):
+    """The task, template or start command is broken."""
+
+    code = "environment"
+    culprit = Culprit.ENVIRONMENT
+
+
+class TemplateBuildError(EnvironmentFaultError):
+    code = "template_build_failed"
+
+
+class InfrastructureError(AenvError):
+    """We failed, or the host did."""
+
+    code = "infrastructure"
+
+
+class HostSetupError(InfrastructureError):
+    """The host lacks something; the message carries the command that fixes it."""
+
+    code = "host_setup"
+
+
+class CapacityError(InfrastructureError):
+    """The host cannot hold what was asked for at the moment; worth a retry."""
+
+    code = "capacity"
+    status = 503
+
+
+class TemplateNotReadyError(InfrastructureError):
+    """The template is still being built; ``retry_after`` says when to ask again."""
+
+    code = "template_building"
+    status = 503
+
+
+class EngineError(InfrastructureError):
+    """An engine operation failed."""
+
+    code = "engine"
+
+
+class AgentUnreachableError(InfrastructureError):
+    """The guest agent did not answer in time."""
+
+    code = "agent_unreachable"
+
+
+class DiskFullError(InfrastructureError):
+    code = "disk_full"
+    status = 507

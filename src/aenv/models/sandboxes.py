@@ -1,0 +1,82 @@
+"""What a sandbox is made of: resources, network policy, state, exit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from aenv.models.errors import Culprit
+
+AGENT_PORT = 49983
+ENVD_VERSION = "0.6.13"
+DEFAULT_USER = "user"
+
+
+class SandboxState(StrEnum):
+    CREATING = "creating"
+    RUNNING = "running"
+    PAUSED = "paused"
+    KILLING = "killing"
+    KILLED = "killed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """``cpu`` in vCPUs, ``memory`` and ``disk`` in MiB."""
+
+    cpu: float = 2
+    memory_mb: int = 1024
+    disk_mb: int = 10240
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """Egress and ingress rules. ``allow_out``/``deny_out`` hold addresses or CIDRs; allow beats deny.
+
+    Private, link-local, metadata, multicast and host addresses and IPv6 are denied whatever is written here;
+    only an operator's ``egress.private_allow`` opens some.
+    """
+
+    allow_internet: bool = True
+    allow_out: tuple[str, ...] = ()
+    deny_out: tuple[str, ...] = ()
+    dns_servers: tuple[str, ...] = ()
+    allow_public_traffic: bool = True
+    mask_request_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxExit:
+    """How a machine ended. ``code`` is the init's exit code, or 128 + signal; None when unknown."""
+
+    sandbox_id: str
+    code: int | None
+    culprit: Culprit
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxMetrics:
+    """One sample: bytes, and per cent of one vCPU × cpu_count (100 = all vCPUs busy on average per core)."""
+
+    timestamp: float
+    cpu_count: float
+    cpu_used_pct: float
+    mem_used: int
+    mem_total: int
+    mem_cache: int
+    disk_used: int
+    disk_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One line written by the sandbox's processes (stdout, stderr) or its agent (system)."""
+
+    seq: int
+    timestamp: float
+    stream: str
+    message: str
+    level: str = "info"
+    fields: dict[str, str] = field(default_factory=dict)

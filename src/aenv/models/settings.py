@@ -1,0 +1,56 @@
+"""The server's settings: one frozen object, read from ``config.toml`` and ``AENV_*`` variables by ``store.settings``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aenv.models.folders import Folders
+from aenv.models.sandboxes import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class EgressSettings:
+    """``private_allow``: private targets sandboxes may reach, as ``CIDR`` or ``CIDR:port``; the operator's to open."""
+
+    private_allow: tuple[str, ...] = ()
+    dns_upstreams: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """A second listener with a wildcard certificate; made by us when ``cert`` is None."""
+
+    port: int | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Per API key; None = unlimited."""
+
+    sandboxes: int | None = None
+    cpu: float | None = None
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    folders: Folders
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    domain: str | None = None
+    public_url: str | None = None
+    engine: str = "gvisor"
+    subnet: str = "10.93.0.0/16"
+    pool_mb: int = 20480
+    disk_reserve_mb: int = 2048
+    memory_reserve_mb: int = 512
+    network_slots: int = 4
+    inject_host_ca: bool = False
+    idle_exit: float | None = None
+    defaults: Resources = field(default_factory=Resources)
+    egress: EgressSettings = field(default_factory=EgressSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    quotas: Quotas = field(default_factory=Quotas)

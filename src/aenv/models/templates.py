@@ -1,0 +1,43 @@
+"""Templates as a node knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from aenv.models.sandboxes import Resources
+
+
+class TemplateStatus(StrEnum):
+    ABSENT = "absent"
+    BUILDING = "building"
+    READY = "ready"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateProgress:
+    """``fraction`` in 0..1; ``step`` names what runs now; ``error`` is set with status ERROR."""
+
+    name: str
+    status: TemplateStatus
+    fraction: float = 0.0
+    step: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInfo:
+    """A template that can be started. ``digest`` names its content; ``reproducible`` is False for ``host``."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    built_at: float
+    reproducible: bool = True
+    default_user: str = "user"
+    workdir: str = "/home/user"
+    env: dict[str, str] = field(default_factory=dict)
+    start_cmd: str | None = None
+    ready_cmd: str | None = None
+    resources: Resources = field(default_factory=Resources)

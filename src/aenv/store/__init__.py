@@ -1,0 +1,2 @@
+"""Persistence: the catalog (SQLAlchemy), blobs, settings files. Imports models only.
+"""
