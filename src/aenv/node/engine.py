@@ -100,6 +100,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestNetwork:
+    """What a guest with a network of its own is told: its address and the resolver to ask."""
+
+    address: str
+    nameservers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecResult:
     exit_code: int
     stdout: bytes
@@ -135,6 +143,11 @@ class Machine(ABC):
     @abstractmethod
     def address(self, port: int) -> Address:
         """Where guest ``port`` can be dialled from the host (AGENT_PORT: the agent)."""
+
+    @property
+    def guest_network(self) -> GuestNetwork | None:
+        """None: the guest shares the host's network and resolver files."""
+        return None
 
     @abstractmethod
     async def wait(self) -> SandboxExit:
