@@ -23,12 +23,16 @@ class AenvError(Exception):
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
-    culprit: ClassVar[Culprit] = Culprit.INFRASTRUCTURE
+    culprit: Culprit = Culprit.INFRASTRUCTURE
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, culprit: Culprit | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
+        if culprit is not None:
+            self.culprit = culprit
 
     def __str__(self) -> str:
         return self.message
@@ -59,6 +63,12 @@ class ForbiddenError(CallerError):
 class NotFoundError(CallerError):
     code = "not_found"
     status = 404
+
+
+class SandboxNotFoundError(NotFoundError):
+    """No such sandbox: never made, killed, or at the end of its time."""
+
+    code = "sandbox_not_found"
 
 
 class ConflictError(CallerError):
@@ -106,6 +116,18 @@ class GuestExitedError(PolicyError):
     code = "guest_exited"
 
 
+class CommandFailedError(PolicyError):
+    """A command ended with a status other than 0 (``exec(check=True)``)."""
+
+    code = "command_failed"
+
+
+class CommandTimeoutError(PolicyError):
+    """A command ran past its timeout and was killed."""
+
+    code = "command_timeout"
+
+
 class EnvironmentFaultError(AenvError):
     """The task, template or start command is broken."""
 
@@ -127,6 +149,13 @@ class HostSetupError(InfrastructureError):
     """The host lacks something; the message carries the command that fixes it."""
 
     code = "host_setup"
+
+
+class ServerUnreachableError(InfrastructureError):
+    """No aenv server answers at the URL; the message carries the command that starts one."""
+
+    code = "server_unreachable"
+    status = 503
 
 
 class CapacityError(InfrastructureError):
