@@ -1,0 +1,189 @@
+"""What goes over the wire between the host and a guest agent, and how it is read.
+
+Everything that comes back was written inside the sandbox: it is bounded, and its types are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from aenv.models.errors import AgentUnreachableError
+from aenv.node.http1 import Reply
+
+_MAX_MESSAGE = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInit:
+    """The body of ``POST /init``. None and empty fields are left as they are in the guest."""
+
+    sandbox_id: str = ""
+    template_id: str = ""
+    access_token: str = field(default="", repr=False)
+    env_vars: Mapping[str, str] | None = field(default=None, repr=False)
+    default_user: str = ""
+    default_workdir: str = ""
+    hostname: str = ""
+    hosts: str = ""
+    dns_servers: tuple[str, ...] = ()
+
+    def body(self) -> bytes:
+        fields: dict[str, Any] = {
+            "sandboxId": self.sandbox_id,
+            "templateId": self.template_id,
+            "accessToken": self.access_token,
+            "envVars": None if self.env_vars is None else dict(self.env_vars),
+            "defaultUser": self.default_user,
+            "defaultWorkdir": self.default_workdir,
+            "hostname": self.hostname,
+            "hosts": self.hosts,
+            "dnsServers": list(self.dns_servers),
+        }
+        sent = {name: value for name, value in fields.items() if value or value == {}}
+        sent["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        return json.dumps(sent).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLine:
+    """One entry of the agent's ring; ``seq`` is the agent's own count."""
+
+    seq: int
+    timestamp: float
+    stream: str
+    level: str
+    message: str
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLines:
+    """``dropped``: entries the ring lost before the first one here; ``size``: bytes received."""
+
+    lines: tuple[AgentLine, ...]
+    dropped: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMetrics:
+    """The guest's own view, in bytes and per cent."""
+
+    cpu_count: float
+    cpu_used_pct: float
+    mem_used: int
+    mem_total: int
+    mem_cache: int
+    disk_used: int
+    disk_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    exit_code: int
+    output: str
+
+
+def read_metrics(reply: Reply) -> AgentMetrics:
+    found = _json_object(expect(reply, 200, "/metrics"), "/metrics")
+    return AgentMetrics(
+        cpu_count=_number(found, "cpu_count"),
+        cpu_used_pct=_number(found, "cpu_used_pct"),
+        mem_used=int(_number(found, "mem_used")),
+        mem_total=int(_number(found, "mem_total")),
+        mem_cache=int(_number(found, "mem_cache")),
+        disk_used=int(_number(found, "disk_used")),
+        disk_total=int(_number(found, "disk_total")),
+    )
+
+
+def read_lines(reply: Reply, *, after: int, limit: int) -> AgentLines:
+    found = _json_object(expect(reply, 200, "/aenv/logs"), "/aenv/logs")
+    entries = found.get("entries") or []
+    if not isinstance(entries, list):
+        raise AgentUnreachableError("the guest agent answered /aenv/logs with nonsense")
+    lines = tuple(
+        line for line in map(_line, entries[:limit]) if line is not None and line.seq > after
+    )
+    return AgentLines(lines, max(0, int(_number(found, "dropped"))), len(reply.body))
+
+
+async def process_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """The ``event`` of each message of a Connect stream; an error at its end is raised."""
+    buffer = bytearray()
+    async for chunk in chunks:
+        buffer += chunk
+        while len(buffer) >= 5:
+            flags, length = struct.unpack_from(">BI", buffer)
+            if len(buffer) < 5 + length:
+                break
+            message = _json_object(bytes(buffer[5 : 5 + length]), "process.Process/Start")
+            del buffer[: 5 + length]
+            if flags & 2:
+                if error := message.get("error"):
+                    raise AgentUnreachableError(f"the guest agent refused a command: {error}")
+                return
+            if isinstance(event := message.get("event"), dict):
+                yield event
+
+
+def envelope(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def expect(reply: Reply, status: int, what: str) -> bytes:
+    if reply.status != status:
+        said = reply.body[:300].decode(errors="replace").strip()
+        raise AgentUnreachableError(
+            f"the guest agent answered {what} with HTTP {reply.status}, not {status}: {said}"
+        )
+    return reply.body
+
+
+def _json_object(body: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise AgentUnreachableError(f"the guest agent answered {what} with something but JSON")
+    return found
+
+
+def _number(found: dict[str, Any], name: str) -> float:
+    value = found.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        return 0
+    return value
+
+
+def _line(entry: object) -> AgentLine | None:
+    if not isinstance(entry, dict):
+        return None
+    fields = entry.get("fields")
+    return AgentLine(
+        seq=int(_number(entry, "seq")),
+        timestamp=_timestamp(entry.get("timestamp")),
+        stream=str(entry.get("stream", "system"))[:16],
+        level=str(entry.get("level", "info"))[:16],
+        message=str(entry.get("message", ""))[:_MAX_MESSAGE],
+        fields={str(k)[:64]: str(v)[:1024] for k, v in list(fields.items())[:16]}
+        if isinstance(fields, dict)
+        else {},
+    )
+
+
+def _timestamp(value: object) -> float:
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except (ValueError, OverflowError):
+            return 0.0
+    if isinstance(value, int | float) and abs(value) < 2**40:
+        return float(value)
+    return 0.0
