@@ -1,0 +1,196 @@
+"""The privileged boundary: everything that needs root on the host, as one abstract class per kind of thing.
+
+Nothing else in the code base mounts, makes namespaces, loads firewall rules or talks to btrfs. A mode without root (a user
+namespace of our own) is another implementation of these classes, not a change of their callers.
+
+All methods block and may take milliseconds to seconds: call them in a worker thread. They raise HostSetupError when the
+host lacks something (message = cause and remedy) and OSError for what the kernel refuses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+
+from aenv.node.engine import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of the mount table."""
+
+    source: str
+    target: Path
+    kind: str
+    options: str
+
+
+class Mounts(ABC):
+    @abstractmethod
+    def overlay(
+        self, lowers: Sequence[Path], upper: Path | None, work: Path | None, target: Path
+    ) -> None:
+        """Stack ``lowers`` (topmost first) and a writable ``upper``; read-only when ``upper`` is None."""
+
+    @abstractmethod
+    def image(self, source: Path, target: Path, *, kind: str = "erofs") -> None:
+        """Mount a read-only file system image, straight from the file or through a loop device."""
+
+    @abstractmethod
+    def device(self, source: Path, target: Path, *, kind: str, options: str = "") -> None:
+        """Mount a block device read-write."""
+
+    @abstractmethod
+    def bind(self, source: Path, target: Path, *, read_only: bool = True) -> None: ...
+
+    @abstractmethod
+    def unmount(self, target: Path) -> bool:
+        """Unmount everything stacked on ``target``, lazily when it is busy. False if nothing was mounted."""
+
+    @abstractmethod
+    def table(self) -> list[Mount]: ...
+
+    def find(self, target: Path) -> Mount | None:
+        """What is mounted exactly on ``target`` (the topmost)."""
+        return next((mount for mount in reversed(self.table()) if mount.target == target), None)
+
+
+class LoopDevices(ABC):
+    @abstractmethod
+    def attach(self, file: Path) -> Path:
+        """A loop device over ``file`` (the one that exists, if any), detached when its last user goes."""
+
+    @abstractmethod
+    def find(self, file: Path) -> Path | None: ...
+
+    @abstractmethod
+    def resized(self, device: Path) -> None:
+        """Tell the kernel that the file behind ``device`` has grown."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeUsage:
+    """Bytes a subvolume refers to, including what is not yet written back, and its limit (0 = none)."""
+
+    used: int
+    limit: int
+
+
+class Volumes(ABC):
+    """btrfs: file systems, subvolumes, quotas."""
+
+    @abstractmethod
+    def is_btrfs(self, path: Path) -> bool: ...
+
+    @abstractmethod
+    def format(self, file: Path) -> None:
+        """Make a btrfs in a file, without punching holes into it."""
+
+    @abstractmethod
+    def enable_quota(self, path: Path) -> None: ...
+
+    @abstractmethod
+    def create(self, path: Path) -> None: ...
+
+    @abstractmethod
+    def delete(self, path: Path) -> None:
+        """Delete a subvolume and its quota group. The space comes back in the background."""
+
+    @abstractmethod
+    def is_subvolume(self, path: Path) -> bool: ...
+
+    @abstractmethod
+    def set_limit(self, path: Path, limit: int | None) -> None: ...
+
+    @abstractmethod
+    def usage(self, path: Path) -> VolumeUsage: ...
+
+    @abstractmethod
+    def grow(self, mount: Path) -> None:
+        """Grow the file system to the size of its device."""
+
+
+class Links(ABC):
+    """Network namespaces, interfaces, addresses, routes, connection tracking."""
+
+    @abstractmethod
+    def netns_path(self, name: str) -> Path: ...
+
+    @abstractmethod
+    def netns_create(self, name: str) -> None: ...
+
+    @abstractmethod
+    def netns_remove(self, name: str) -> None: ...
+
+    @abstractmethod
+    def netns_list(self, prefix: str) -> list[str]: ...
+
+    @abstractmethod
+    def veth_create(self, name: str, netns: str, address: IPv4Interface) -> None:
+        """A pair: ``name`` on the host with ``address``, up and hardened; ``eth0`` in ``netns``, not configured."""
+
+    @abstractmethod
+    def veth_remove(self, name: str) -> None: ...
+
+    @abstractmethod
+    def veth_list(self, prefix: str) -> list[str]: ...
+
+    @abstractmethod
+    def guest_configure(self, netns: str, address: IPv4Interface, gateway: str) -> None:
+        """In ``netns``: ``lo`` up, ``eth0`` up with ``address`` and a default route. Idempotent."""
+
+    @abstractmethod
+    def guest_forget(self, netns: str) -> None:
+        """Drop handles held for a namespace."""
+
+    @abstractmethod
+    def routes(self) -> list[tuple[IPv4Network, str]]:
+        """The host's IPv4 routes but the default one: network and interface."""
+
+    @abstractmethod
+    def forget_connections(self, guest: str, keep: Callable[[str, int], bool] | None = None) -> int:
+        """Drop tracked connections that ``guest`` opened, but those whose peer and port ``keep`` says yes to."""
+
+
+class Firewall(ABC):
+    @abstractmethod
+    def load(self, script: str) -> None:
+        """Run an nft script as one transaction."""
+
+    @abstractmethod
+    def ruleset(self) -> list[dict[str, object]]:
+        """The whole ruleset as nft's JSON objects."""
+
+
+class Kernel(ABC):
+    """Switches and identity of the running kernel."""
+
+    @abstractmethod
+    def boot_id(self) -> str: ...
+
+    @abstractmethod
+    def ip_forward(self) -> bool: ...
+
+    @abstractmethod
+    def set_ip_forward(self, enabled: bool) -> None: ...
+
+
+class Host(ABC):
+    """One host's privileged operations, for one server instance."""
+
+    mounts: Mounts
+    loops: LoopDevices
+    volumes: Volumes
+    links: Links
+    firewall: Firewall
+    kernel: Kernel
+
+    @abstractmethod
+    def findings(self) -> list[Finding]:
+        """What of the above this host cannot do. Changes nothing."""
+
+    @abstractmethod
+    def close(self) -> None: ...
