@@ -1,0 +1,93 @@
+"""Who may boot now: a create is admitted when the host has the memory and disk it was promised.
+
+Memory and disk of running sandboxes are measured, not added up: a limit is a ceiling, and idle
+sandboxes use little of it. What a create in flight was promised does not show in the measurement
+yet, so it is subtracted until the create is done. Creates that fit the host, but not beside those
+in flight, wait for their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aenv.models.errors import CapacityError
+from aenv.models.sandboxes import Resources
+from aenv.node.hosts import Headroom
+
+MIB = 1024 * 1024
+# A disk quota is a ceiling, and disks are thin: this much of it must be there at the start.
+DISK_AT_START = 512 * MIB
+RETRY_AFTER = 5.0
+
+
+class Admission:
+    """``measure`` tells what the host has left now, in bytes."""
+
+    def __init__(
+        self,
+        measure: Callable[[], Headroom],
+        *,
+        memory_reserve: int,
+        disk_reserve: int,
+        boots: int,
+        patience: float = 30.0,
+    ) -> None:
+        self._measure = measure
+        self._reserve = Headroom(memory_reserve, disk_reserve)
+        self._boots = boots
+        self._patience = patience
+        self._turn = asyncio.Lock()
+        self._released = asyncio.Event()
+        self._promised: list[Headroom] = []
+
+    @asynccontextmanager
+    async def admit(self, resources: Resources) -> AsyncIterator[None]:
+        """Hold the promise for the time of a create. Raises CapacityError with the figures."""
+        demand = Headroom(
+            memory=resources.memory_mb * MIB, disk=min(resources.disk_mb * MIB, DISK_AT_START)
+        )
+        try:
+            async with asyncio.timeout(self._patience), self._turn:
+                await self._wait_for_room(demand)
+                self._promised.append(demand)
+        except TimeoutError:
+            raise CapacityError(
+                f"{len(self._promised)} sandboxes are being started and hold what this one needs; "
+                "try again shortly",
+                retry_after=RETRY_AFTER,
+            ) from None
+        try:
+            yield
+        finally:
+            self._promised.remove(demand)
+            self._released.set()
+
+    async def _wait_for_room(self, demand: Headroom) -> None:
+        while True:
+            self._released.clear()
+            refusal = self._refusal(demand)
+            if refusal is None and len(self._promised) < self._boots:
+                return
+            if refusal is not None and not self._promised:
+                raise CapacityError(refusal, retry_after=RETRY_AFTER)
+            await self._released.wait()
+
+    def _refusal(self, demand: Headroom) -> str | None:
+        left = self._measure()
+        memory = left.memory - self._reserve.memory - sum(p.memory for p in self._promised)
+        if demand.memory > memory:
+            return _short("memory", demand.memory, left.memory, self._reserve.memory)
+        disk = left.disk - self._reserve.disk - sum(p.disk for p in self._promised)
+        if demand.disk > disk:
+            return _short("disk", demand.disk, left.disk, self._reserve.disk)
+        return None
+
+
+def _short(what: str, demand: int, left: int, reserve: int) -> str:
+    return (
+        f"the host is short of {what}: the sandbox needs {demand // MIB} MiB, {left // MIB} MiB "
+        f"are available and {reserve // MIB} MiB of them are kept in reserve; kill sandboxes, ask "
+        f"for less, or free some {what} on the host"
+    )
