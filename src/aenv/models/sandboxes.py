@@ -15,10 +15,22 @@ DEFAULT_USER = "user"
 class SandboxState(StrEnum):
     CREATING = "creating"
     RUNNING = "running"
+    PAUSING = "pausing"
     PAUSED = "paused"
+    RESUMING = "resuming"
     KILLING = "killing"
     KILLED = "killed"
     FAILED = "failed"
+
+
+class EndKind(StrEnum):
+    """Why a sandbox ended: it was asked to, its time passed, the guest's init ended, or we (or the host) failed."""
+
+    KILLED = "killed"
+    EXPIRED = "expired"
+    GUEST_EXITED = "guest_exited"
+    INFRASTRUCTURE = "infrastructure"
+    CREATE_FAILED = "create_failed"
 
 
 @dataclass(frozen=True, slots=True)

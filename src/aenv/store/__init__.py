@@ -1,2 +1,1 @@
-"""Persistence: the catalog (SQLAlchemy), blobs, settings files. Imports models only.
-"""
+"""Persistence: the catalog (SQLAlchemy), blobs, settings files. Imports models only."""

@@ -1,0 +1,41 @@
+"""Rows of idempotency keys: which sandbox a caller's key already made."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from aenv.store.records import IdempotencyRecord
+from aenv.store.tables import idempotency
+
+
+async def add(db: AsyncConnection, api_key_id: str, key: str, record: IdempotencyRecord) -> None:
+    await db.execute(
+        insert(idempotency).values(
+            api_key_id=api_key_id,
+            key=key,
+            fingerprint=record.fingerprint,
+            sandbox_id=record.sandbox_id,
+            created_at=record.created_at,
+        )
+    )
+
+
+async def get(db: AsyncConnection, api_key_id: str, key: str) -> IdempotencyRecord | None:
+    row = (
+        await db.execute(
+            select(
+                idempotency.c.fingerprint, idempotency.c.sandbox_id, idempotency.c.created_at
+            ).where(idempotency.c.api_key_id == api_key_id, idempotency.c.key == key)
+        )
+    ).first()
+    return IdempotencyRecord(row[0], row[1], row[2]) if row else None
+
+
+async def release(db: AsyncConnection, sandbox_id: str) -> None:
+    """Free the key of a sandbox that was never made."""
+    await db.execute(delete(idempotency).where(idempotency.c.sandbox_id == sandbox_id))
+
+
+async def purge(db: AsyncConnection, before: int) -> None:
+    await db.execute(delete(idempotency).where(idempotency.c.created_at < before))

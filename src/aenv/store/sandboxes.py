@@ -1,0 +1,233 @@
+"""Rows of sandboxes: insert, read, change (fenced by id and version), page, count, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from aenv.models.sandboxes import EndKind, Resources, SandboxState
+from aenv.store.records import SandboxRecord, TemplateUse, Usage
+from aenv.store.tables import labels, sandboxes, template_uses
+
+ENDED = (SandboxState.KILLED, SandboxState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a list asks for. ``after`` = (started_at, id) of the last row of the page before;
+    ``alive_at``: hide what has passed its end by then.
+    """
+
+    team: str
+    states: tuple[SandboxState, ...]
+    alive_at: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    started_after: int | None = None
+    ascending: bool = False
+    after: tuple[int, str] | None = None
+    limit: int | None = None
+
+
+async def add(db: AsyncConnection, record: SandboxRecord) -> None:
+    await db.execute(insert(sandboxes).values(_values(record)))
+    if record.labels:
+        rows = [
+            {"sandbox_id": record.id, "key": key, "value": value}
+            for key, value in record.labels.items()
+        ]
+        await db.execute(insert(labels), rows)
+
+
+async def get(db: AsyncConnection, sandbox_id: str) -> SandboxRecord | None:
+    row = (await db.execute(select(sandboxes).where(sandboxes.c.id == sandbox_id))).first()
+    return _record(row) if row else None
+
+
+async def change(
+    db: AsyncConnection, sandbox_id: str, version: int, values: Mapping[str, Any]
+) -> bool:
+    """Write ``values`` and raise the version, if the row still has ``version``; tell whether it
+    did.
+    """
+    result = await db.execute(
+        update(sandboxes)
+        .where(sandboxes.c.id == sandbox_id, sandboxes.c.version == version)
+        .values(**values, version=version + 1)
+    )
+    return result.rowcount == 1
+
+
+async def in_states(db: AsyncConnection, states: Sequence[SandboxState]) -> list[SandboxRecord]:
+    rows = await db.execute(
+        select(sandboxes).where(sandboxes.c.state.in_(states)).order_by(sandboxes.c.id)
+    )
+    return [_record(row) for row in rows]
+
+
+async def due(db: AsyncConnection, now: int, limit: int = 200) -> list[SandboxRecord]:
+    """Running or paused sandboxes whose time has passed, the longest overdue first."""
+    rows = await db.execute(
+        select(sandboxes)
+        .where(sandboxes.c.state.in_(TIMED), sandboxes.c.end_at <= now)
+        .order_by(sandboxes.c.end_at)
+        .limit(limit)
+    )
+    return [_record(row) for row in rows]
+
+
+async def next_end(db: AsyncConnection) -> int | None:
+    found = await db.scalar(
+        select(func.min(sandboxes.c.end_at)).where(sandboxes.c.state.in_(TIMED))
+    )
+    return None if found is None else int(found)
+
+
+async def shift_ends(db: AsyncConnection, by: int) -> None:
+    """Move every deadline: the clock itself was set."""
+    await db.execute(
+        update(sandboxes)
+        .where(sandboxes.c.state.in_(TIMED))
+        .values(end_at=sandboxes.c.end_at + by, version=sandboxes.c.version + 1)
+    )
+
+
+async def page(db: AsyncConnection, wanted: Page) -> list[SandboxRecord]:
+    query = select(sandboxes).where(*_filters(wanted), *_beyond(wanted))
+    time, name = sandboxes.c.started_at, sandboxes.c.id
+    order = (time.asc(), name.asc()) if wanted.ascending else (time.desc(), name.desc())
+    rows = await db.execute(query.order_by(*order).limit(wanted.limit))
+    return [_record(row) for row in rows]
+
+
+async def count(db: AsyncConnection, wanted: Page) -> int:
+    """How many rows the filters match, whatever the page."""
+    query = select(func.count()).select_from(sandboxes).where(*_filters(wanted))
+    return int(await db.scalar(query) or 0)
+
+
+async def usage_by_state(db: AsyncConnection) -> dict[SandboxState, Usage]:
+    """What the sandboxes that have not ended hold."""
+    rows = await db.execute(
+        _usage(sandboxes.c.state).where(sandboxes.c.state.not_in(ENDED)).group_by(sandboxes.c.state)
+    )
+    return {SandboxState(row[0]): Usage(row[1], row[2], row[3], row[4]) for row in rows}
+
+
+async def usage_of_key(
+    db: AsyncConnection, key_id: str, states: Sequence[SandboxState], alive_at: int
+) -> Usage:
+    row = (
+        await db.execute(
+            _usage(sandboxes.c.key_id)
+            .where(
+                sandboxes.c.key_id == key_id,
+                sandboxes.c.state.in_(states),
+                sandboxes.c.end_at > alive_at,
+            )
+            .group_by(sandboxes.c.key_id)
+        )
+    ).first()
+    return Usage(row[1], row[2], row[3], row[4]) if row else Usage()
+
+
+async def purge(db: AsyncConnection, before: int, limit: int = 500) -> list[str]:
+    """Forget sandboxes that ended before ``before``; return their ids."""
+    ids = list(
+        await db.scalars(
+            select(sandboxes.c.id)
+            .where(sandboxes.c.state.in_(ENDED), sandboxes.c.ended_at < before)
+            .limit(limit)
+        )
+    )
+    if ids:
+        await db.execute(delete(sandboxes).where(sandboxes.c.id.in_(ids)))
+    return ids
+
+
+async def count_use(db: AsyncConnection, template: str, now: int) -> None:
+    changed = await db.execute(
+        update(template_uses)
+        .where(template_uses.c.template == template)
+        .values(count=template_uses.c.count + 1, last_used_at=now)
+    )
+    if changed.rowcount == 0:
+        await db.execute(insert(template_uses).values(template=template, count=1, last_used_at=now))
+
+
+async def uses(db: AsyncConnection) -> dict[str, TemplateUse]:
+    rows = await db.execute(select(template_uses))
+    return {row.template: TemplateUse(row.count, row.last_used_at) for row in rows.mappings()}
+
+
+TIMED = (SandboxState.RUNNING, SandboxState.PAUSED)
+"""States in which the deadline counts."""
+
+
+def _usage(*keys: ColumnElement[Any]) -> Any:
+    return select(
+        *keys,
+        func.count(),
+        func.coalesce(func.sum(sandboxes.c.cpu), 0.0),
+        func.coalesce(func.sum(sandboxes.c.memory_mb), 0),
+        func.coalesce(func.sum(sandboxes.c.disk_mb), 0),
+    )
+
+
+def _filters(wanted: Page) -> list[ColumnElement[bool]]:
+    found = [
+        sandboxes.c.team == wanted.team,
+        sandboxes.c.state.in_(wanted.states),
+        sandboxes.c.end_at > wanted.alive_at,
+    ]
+    if wanted.template is not None:
+        found.append(sandboxes.c.template == wanted.template)
+    if wanted.started_after is not None:
+        found.append(sandboxes.c.started_at > wanted.started_after)
+    found.extend(
+        exists().where(
+            labels.c.sandbox_id == sandboxes.c.id, labels.c.key == key, labels.c.value == value
+        )
+        for key, value in wanted.labels.items()
+    )
+    return found
+
+
+def _beyond(wanted: Page) -> list[ColumnElement[bool]]:
+    if wanted.after is None:
+        return []
+    time, name = wanted.after
+    at, ids = sandboxes.c.started_at, sandboxes.c.id
+    if wanted.ascending:
+        return [or_(at > time, and_(at == time, ids > name))]
+    return [or_(at < time, and_(at == time, ids < name))]
+
+
+def _values(record: SandboxRecord) -> dict[str, Any]:
+    values = {
+        name: getattr(record, name)
+        for name in SandboxRecord.__dataclass_fields__
+        if name != "resources"
+    }
+    resources = record.resources
+    return {
+        **values,
+        "cpu": resources.cpu,
+        "memory_mb": resources.memory_mb,
+        "disk_mb": resources.disk_mb,
+    }
+
+
+def _record(row: Row[Any]) -> SandboxRecord:
+    values = dict(row._mapping)
+    values["resources"] = Resources(
+        values.pop("cpu"), values.pop("memory_mb"), values.pop("disk_mb")
+    )
+    values["state"] = SandboxState(values["state"])
+    if values["end_kind"] is not None:
+        values["end_kind"] = EndKind(values["end_kind"])
+    return SandboxRecord(**values)

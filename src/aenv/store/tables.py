@@ -1,0 +1,104 @@
+"""The catalog's tables. Times are integer nanoseconds since the epoch (UTC); secrets other than the
+tokens a restart needs are stored as hashes. ``migrations/`` makes these tables; a test proves that
+both agree.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+HEAD = "0001"
+"""The newest migration. Alembic is imported only when a database is behind it."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+sandboxes = Table(
+    "sandboxes",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("key_id", String(32), nullable=False),
+    Column("template_id", String(64), nullable=False),
+    Column("template", String(255), nullable=False),
+    Column("engine", String(32), nullable=False),
+    Column("cpu", Float, nullable=False),
+    Column("memory_mb", Integer, nullable=False),
+    Column("disk_mb", Integer, nullable=False),
+    Column("access_token", String(128), nullable=False),
+    Column("host_secret", String(128), nullable=False),
+    Column("traffic_token", String(128)),
+    Column("labels", JSON, nullable=False),
+    Column("network", JSON, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("end_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("end_kind", String(32)),
+    Column("end_reason", Text),
+    Column("exit_code", Integer),
+    Index(None, "state", "end_at"),
+    Index(None, "team", "state", "started_at", "id"),
+)
+
+labels = Table(
+    "sandbox_labels",
+    metadata,
+    Column("sandbox_id", ForeignKey("sandboxes.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", String(1024), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""The user's metadata again, one row per pair, so that lists can be filtered by it."""
+
+idempotency = Table(
+    "idempotency_keys",
+    metadata,
+    Column("api_key_id", String(32), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column("sandbox_id", ForeignKey("sandboxes.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", BigInteger, nullable=False, index=True),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("hash", String(64), nullable=False, unique=True),
+    Column("mask", String(32), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("origin", String(16), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("admin", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+)
+
+template_uses = Table(
+    "template_uses",
+    metadata,
+    Column("template", String(255), primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("last_used_at", BigInteger, nullable=False),
+)
