@@ -1,0 +1,103 @@
+"""How far a build is, for every process of the host: a lock that the builder holds, and a file.
+
+The lock says whether a build runs, the file how far it is. A file without a holder of the lock is
+what a finished, failed or killed build left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aenv.models.templates import TemplateProgress, TemplateStatus
+from aenv.node.images.records import write_atomically
+
+_INTERVAL = 0.2
+
+
+class BuildState:
+    """The lock and the progress file of one template."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._lock = folder / f".{name}.lock"
+        self._file = folder / f".{name}.progress"
+        self._written = 0.0
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Try to become the builder; False if there is one. The kernel lets go when we die."""
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            yield _try_lock(descriptor, fcntl.LOCK_EX)
+        finally:
+            os.close(descriptor)
+
+    def is_held(self) -> bool:
+        try:
+            descriptor = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _try_lock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+    def report(self, fraction: float, step: str) -> None:
+        """Write the progress, a few times a second at most."""
+        now = time.monotonic()
+        if now - self._written >= _INTERVAL or fraction in {0.0, 1.0}:
+            self._written = now
+            self._write({"fraction": round(min(max(fraction, 0.0), 1.0), 4), "step": step})
+
+    def fail(self, message: str) -> None:
+        self._write({**self._read(), "error": message})
+
+    def clear(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def read(self) -> TemplateProgress:
+        """BUILDING while the lock is held, ERROR after a failure, else ABSENT."""
+        held = self.is_held()
+        found = self._read()
+        error = found.get("error")
+        status = (
+            TemplateStatus.BUILDING
+            if held
+            else TemplateStatus.ERROR
+            if error
+            else TemplateStatus.ABSENT
+        )
+        return TemplateProgress(
+            name=self.name,
+            status=status,
+            fraction=float(str(found.get("fraction", 0.0)))
+            if status is not TemplateStatus.ABSENT
+            else 0.0,
+            step=str(found.get("step", "")) if status is not TemplateStatus.ABSENT else "",
+            error=str(error) if error and not held else None,
+        )
+
+    def _write(self, value: dict[str, object]) -> None:
+        write_atomically(self._file, value)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            value = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

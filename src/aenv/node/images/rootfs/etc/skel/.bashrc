@@ -1,0 +1,1 @@
+# Yours: read by every interactive bash after /etc/bash.bashrc.

@@ -1,0 +1,225 @@
+"""The templates of a node: which there are, how far they are, and their root file systems, mounted.
+
+An overlay mount keeps the file systems below it alive by itself, so an image may be unmounted or
+deleted while sandboxes run on it; only new ones can no longer start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aenv.models.errors import (
+    CapabilityError,
+    ConflictError,
+    NotFoundError,
+    TemplateBuildError,
+    TemplateNotReadyError,
+)
+from aenv.models.folders import Folders
+from aenv.models.settings import Settings
+from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
+from aenv.node.engine import Bind, Rootfs
+from aenv.node.host import Host
+from aenv.node.images import builtin
+from aenv.node.images.builds import Builds
+from aenv.node.images.progress import BuildState
+from aenv.node.images.recipes import Recipe
+from aenv.node.images.records import CorruptImageError, Record, Shelf
+
+_RETRY_AFTER = 5.0
+_INSTANT = 30.0
+"""Seconds to wait for a recipe that is built on the spot."""
+
+RecipeOf = Callable[[str, Folders], Recipe]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A template's root file system, ready to boot from; its mount is shared, until ``close``."""
+
+    info: TemplateInfo
+    rootfs: Rootfs
+
+
+class ImageStore:
+    """``host`` mounts images; without one (no root) only directory images can be opened."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        host: Host | None,
+        *,
+        names: tuple[str, ...] = builtin.NAMES,
+        recipe_of: RecipeOf = builtin.recipe,
+    ) -> None:
+        self._folders = settings.folders
+        self._host = host
+        self._names = names
+        self._recipe_of = recipe_of
+        self._shared = Shelf(self._folders.cache / "images")
+        self._own = Shelf(self._folders.instance_run / "images")
+        self._mounts = self._folders.instance_run / "mounts"
+        self._builds = Builds(self._folders, self._shelf_of)
+        self._opening = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Make what is instant, and unmount what no image stands behind any more."""
+        await self.reap()
+        for recipe in map(self._recipe, self._names):
+            if not recipe.isolated:
+                await self._builds.ensure(recipe, _INSTANT)
+
+    async def close(self) -> None:
+        """End builds and let go of the mounts; running sandboxes are not harmed."""
+        await self._builds.close()
+        for folder in await asyncio.to_thread(_folders_in, self._mounts):
+            await asyncio.to_thread(self._unmount, folder)
+
+    async def reap(self) -> None:
+        """Unmount images that were deleted or replaced, and what killed builds of ours left."""
+        await asyncio.to_thread(self._reap)
+
+    async def list(self) -> list[TemplateInfo]:
+        """The templates that can be started now."""
+        records = [await self._find(self._recipe(name)) for name in self._names]
+        return [record.info() for record in records if record]
+
+    async def progress(self, name: str) -> TemplateProgress:
+        """Raises NotFoundError."""
+        return await self._builds.progress(self._recipe(name))
+
+    async def ensure(self, name: str, wait: float = 0) -> TemplateProgress:
+        """Start or join the build and wait up to ``wait`` seconds; it may have ended with ERROR.
+
+        Raises NotFoundError.
+        """
+        return await self._builds.ensure(self._recipe(name), wait)
+
+    async def open(self, name: str) -> Image:
+        """Raises NotFoundError, TemplateNotReadyError, TemplateBuildError, CapabilityError."""
+        recipe = self._recipe(name)
+        record = await self._find(recipe)
+        if record is None and not recipe.isolated:
+            await self._builds.ensure(recipe, _INSTANT)
+            record = await self._find(recipe)
+        if record is None:
+            raise _not_ready(await self._builds.progress(recipe))
+        shelf = self._shelf_of(recipe)
+        try:
+            async with self._opening:
+                lower = await asyncio.to_thread(self._lower, shelf, record)
+        except CorruptImageError as error:
+            raise await self._rebuild(recipe, record, error) from error
+        binds = tuple(_placed(bind, shelf.folder(record.recipe)) for bind in record.binds)
+        return Image(record.info(), Rootfs((lower,), binds))
+
+    async def verify(self, name: str) -> None:
+        """Read every byte. Raises NotFoundError, CorruptImageError (the image is gone then)."""
+        recipe = self._recipe(name)
+        record = await self._existing(recipe)
+        try:
+            await asyncio.to_thread(self._shelf_of(recipe).check_fully, record)
+        except CorruptImageError:
+            await asyncio.to_thread(self._discard, recipe, record)
+            raise
+
+    async def delete(self, name: str) -> None:
+        """Free its files. Raises NotFoundError, ConflictError while it is being built."""
+        recipe = self._recipe(name)
+        if (await self._builds.progress(recipe)).status is TemplateStatus.BUILDING:
+            raise ConflictError(
+                f"template {name} is being built; wait for it or end the build first"
+            )
+        record = await self._existing(recipe)
+        await asyncio.to_thread(self._discard, recipe, record)
+
+    def _recipe(self, name: str) -> Recipe:
+        return self._recipe_of(name, self._folders)
+
+    def _shelf_of(self, recipe: Recipe) -> Shelf:
+        return self._shared if recipe.host_wide else self._own
+
+    async def _find(self, recipe: Recipe) -> Record | None:
+        return await asyncio.to_thread(self._shelf_of(recipe).find, recipe)
+
+    async def _existing(self, recipe: Recipe) -> Record:
+        record = await self._find(recipe)
+        if record is None:
+            raise NotFoundError(f"template {recipe.name} has not been built")
+        return record
+
+    async def _rebuild(
+        self, recipe: Recipe, record: Record, error: CorruptImageError
+    ) -> TemplateNotReadyError:
+        await asyncio.to_thread(self._discard, recipe, record)
+        await self._builds.ensure(recipe, wait=0)
+        return TemplateNotReadyError(
+            f"the image of template {recipe.name} was damaged and is being built anew: {error}",
+            retry_after=_RETRY_AFTER,
+        )
+
+    def _lower(self, shelf: Shelf, record: Record) -> Path:
+        layer = shelf.layer(record)
+        if layer.is_dir():
+            return layer
+        if self._host is None:
+            raise CapabilityError(
+                f"template {record.name} is a disk image; mounting it needs root on Linux"
+            )
+        target = self._mounts / record.digest[:32]
+        if self._host.mounts.find(target) is None:
+            shelf.check(record)
+            target.mkdir(parents=True, exist_ok=True)
+            try:
+                self._host.mounts.image(layer, target)
+            except OSError as error:
+                raise CorruptImageError(f"{layer} cannot be mounted: {error}") from error
+        return target
+
+    def _discard(self, recipe: Recipe, record: Record) -> None:
+        self._unmount(self._mounts / record.digest[:32])
+        self._shelf_of(recipe).remove(record)
+
+    def _unmount(self, target: Path) -> None:
+        if self._host is not None and target.is_dir():
+            self._host.mounts.unmount(target)
+            target.rmdir()
+
+    def _reap(self) -> None:
+        recipes = [self._recipe(name) for name in self._names]
+        records = [self._shelf_of(recipe).find(recipe) for recipe in recipes]
+        kept = {record.digest[:32] for record in records if record}
+        for folder in _folders_in(self._mounts):
+            if folder.name not in kept:
+                self._unmount(folder)
+        for recipe in recipes:
+            self._clear_workspaces(recipe)
+
+    def _clear_workspaces(self, recipe: Recipe) -> None:
+        shelf = self._shelf_of(recipe)
+        with BuildState(shelf.root, recipe.name).hold() as mine:
+            if mine:
+                shelf.clear_workspaces(recipe.name)
+
+
+def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBuildError:
+    name = progress.name
+    if progress.status is TemplateStatus.ERROR:
+        return TemplateBuildError(f"the last build of template {name} failed: {progress.error}")
+    state = (
+        f"is being built ({progress.fraction:.0%}, {progress.step})"
+        if progress.status is TemplateStatus.BUILDING
+        else f"has not been built; run: aenv template build {name}"
+    )
+    return TemplateNotReadyError(f"template {name} {state}", retry_after=_RETRY_AFTER)
+
+
+def _placed(bind: Bind, folder: Path) -> Bind:
+    return bind if bind.source.is_absolute() else replace(bind, source=folder / bind.source)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
