@@ -1,4 +1,4 @@
-"""Samples of every running sandbox, the engine's figures and the guest's own: an hour, in memory."""
+"""Samples of every running sandbox, from the engine and from its guest: an hour, in memory."""
 
 from __future__ import annotations
 

@@ -1,0 +1,133 @@
+"""The sandboxes that live on this node: watched, logged, measured, and sent away once.
+
+Whoever wants one gone, its watcher or a caller, awaits one shared departure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from aenv.models.errors import AenvError, Culprit, EngineError
+from aenv.models.sandboxes import AGENT_PORT, Resources, SandboxExit
+from aenv.models.templates import TemplateInfo
+from aenv.node.agents import AgentClient
+from aenv.node.engine import Capabilities, Machine
+from aenv.node.logs import LogKeeper
+from aenv.node.metrics import MetricsSampler
+from aenv.node.port import RunningSandbox
+
+logger = logging.getLogger(__name__)
+
+DESTROY_DEADLINE = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """``watcher`` waits for the machine's death, ``departure`` is set while it is being destroyed.
+
+    ``nameservers``: what its guest was told; None when nobody remembers (adopted).
+    """
+
+    sandbox_id: str
+    machine: Machine
+    capabilities: Capabilities
+    agent: AgentClient
+    template: TemplateInfo
+    watcher: asyncio.Task[None] | None = None
+    departure: asyncio.Task[None] | None = None
+    ended: bool = False
+    nameservers: tuple[str, ...] | None = None
+    network_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def describe(self) -> RunningSandbox:
+        return RunningSandbox(
+            sandbox_id=self.sandbox_id,
+            agent=self.agent.address,
+            guest_host=self.machine.address(AGENT_PORT + 1).host,
+            template=self.template,
+            engine=self.capabilities.engine,
+        )
+
+
+class Residents:
+    """The table of residents; a resident is in it until nothing of it is left."""
+
+    def __init__(self, logs: LogKeeper, sampler: MetricsSampler) -> None:
+        self._logs = logs
+        self._sampler = sampler
+        self._table: dict[str, Resident] = {}
+        self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
+
+    def get(self, sandbox_id: str) -> Resident | None:
+        return self._table.get(sandbox_id)
+
+    def __iter__(self) -> Iterator[Resident]:
+        return iter(list(self._table.values()))
+
+    async def exits(self) -> AsyncIterator[SandboxExit]:
+        """Ends that nobody asked for. At most one per resident waits here."""
+        while True:
+            yield await self._exits.get()
+
+    async def close(self) -> None:
+        """Stop watching; the machines stay."""
+        watchers = [found.watcher for found in self if found.watcher is not None]
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+
+    def settle(self, resident: Resident, resources: Resources | None) -> None:
+        """From here on it is watched, logged and measured. Never suspends."""
+        self._table[resident.sandbox_id] = resident
+        self._logs.follow(resident.sandbox_id, resident.agent)
+        self._sampler.track(resident.sandbox_id, resident.machine, resident.agent, resources)
+        resident.watcher = asyncio.create_task(
+            self._watch(resident), name=f"watch-{resident.sandbox_id}"
+        )
+
+    async def _watch(self, resident: Resident) -> None:
+        try:
+            end = await resident.machine.wait()
+        except AenvError as error:
+            end = SandboxExit(resident.sandbox_id, None, Culprit.INFRASTRUCTURE, str(error))
+        if resident.departure is not None:
+            return
+        resident.ended = True
+        self._exits.put_nowait(end)
+        await self._logs.note(
+            resident.sandbox_id, f"the sandbox ended: {end.reason}", level="error"
+        )
+        try:
+            await self.leave(resident)
+        except AenvError as error:
+            about = {"sandbox_id": resident.sandbox_id}
+            logger.warning("an ended sandbox could not be removed: %s", error, extra=about)
+
+    async def leave(self, resident: Resident) -> None:
+        """Destroy it; all who want that await one task, which no caller's cancellation ends."""
+        if resident.departure is None:
+            resident.departure = asyncio.create_task(
+                self._depart(resident), name=f"depart-{resident.sandbox_id}"
+            )
+        await asyncio.shield(resident.departure)
+
+    async def _depart(self, resident: Resident) -> None:
+        try:
+            self._sampler.untrack(resident.sandbox_id)
+            await self._logs.unfollow(resident.sandbox_id, drain=not resident.ended)
+            async with asyncio.timeout(DESTROY_DEADLINE):
+                await resident.machine.destroy()
+        except BaseException as error:
+            resident.departure = None
+            if isinstance(error, TimeoutError):
+                raise EngineError(
+                    f"sandbox {resident.sandbox_id} could not be removed within "
+                    f"{DESTROY_DEADLINE:g} s; kill it again, or restart the server"
+                ) from None
+            raise
+        self._table.pop(resident.sandbox_id, None)
+        if resident.watcher is not None and not resident.ended:
+            resident.watcher.cancel()
