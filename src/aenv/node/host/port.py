@@ -1,16 +1,19 @@
-"""The privileged boundary: everything that needs root on the host, as one abstract class per kind of thing.
+"""The privileged boundary: what needs root on the host, as one abstract class per kind of thing.
 
-Nothing else in the code base mounts, makes namespaces, loads firewall rules or talks to btrfs. A mode without root (a user
-namespace of our own) is another implementation of these classes, not a change of their callers.
+Nothing else in the code base mounts, makes namespaces, loads firewall rules or talks to btrfs. A
+mode without root (a user namespace of our own) is another implementation of these classes, not a
+change of their callers.
 
-All methods block and may take milliseconds to seconds: call them in a worker thread. They raise HostSetupError when the
-host lacks something (message = cause and remedy) and OSError for what the kernel refuses.
+All methods block, for microseconds to seconds: call them in a worker thread. They raise
+HostSetupError when the host lacks something (message = cause and remedy) and OSError for what the
+kernel refuses.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
@@ -60,8 +63,11 @@ class Mounts(ABC):
 
 class LoopDevices(ABC):
     @abstractmethod
-    def attach(self, file: Path) -> Path:
-        """A loop device over ``file`` (the one that exists, if any), detached when its last user goes."""
+    def attach(self, file: Path, *, read_only: bool = False) -> AbstractContextManager[Path]:
+        """A loop device over ``file`` (the one that exists, if any).
+
+        It goes with its last user: mount it inside the ``with`` block.
+        """
 
     @abstractmethod
     def find(self, file: Path) -> Path | None: ...
@@ -141,10 +147,6 @@ class Links(ABC):
     @abstractmethod
     def guest_configure(self, netns: str, address: IPv4Interface, gateway: str) -> None:
         """In ``netns``: ``lo`` up, ``eth0`` up with ``address`` and a default route. Idempotent."""
-
-    @abstractmethod
-    def guest_forget(self, netns: str) -> None:
-        """Drop handles held for a namespace."""
 
     @abstractmethod
     def routes(self) -> list[tuple[IPv4Network, str]]:
