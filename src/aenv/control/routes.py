@@ -1,4 +1,5 @@
-"""The route table: where the data plane finds a sandbox. Control publishes, the proxy looks up; no database, no lock.
+"""The route table: where the data plane finds a sandbox. Control publishes, the proxy looks up; no
+database, no lock.
 
 Single-threaded: everything runs in the server's event loop.
 """
@@ -34,7 +35,9 @@ WithdrawListener = Callable[[str], None]
 
 
 class RouteTable:
-    """sandbox id → Route, with listeners that are told when a route goes (so that connections are aborted)."""
+    """sandbox id → Route, with listeners that are told when a route goes (so that connections are
+    aborted).
+    """
 
     def __init__(self) -> None:
         self._routes: dict[str, Route] = {}
@@ -63,7 +66,9 @@ class RouteTable:
     def find_by_signature(
         self, *, path: str, operation: str, user: str, signature: str, expiration: str | None
     ) -> Route | None:
-        """The sandbox whose access token made a ``/files`` signature (contract e2b §2.4 and §3, trap 1)."""
+        """The sandbox whose access token made a ``/files`` signature (contract e2b §2.4 and §3,
+        trap 1).
+        """
         suffix = f":{expiration}" if expiration else ""
         for route in self._routes.values():
             raw = f"{path}:{operation}:{user}:{route.access_token}{suffix}"

@@ -25,6 +25,11 @@ def new_sandbox_id() -> str:
     return "i" + _random(SANDBOX_ID_LENGTH - 1)
 
 
+def new_object_id(prefix: str) -> str:
+    """An id of another noun; ``prefix`` is its letter."""
+    return prefix + _random(SANDBOX_ID_LENGTH - len(prefix))
+
+
 def is_sandbox_id(value: str) -> bool:
     return SANDBOX_ID.match(value) is not None
 

@@ -1,4 +1,4 @@
-"""Bringing a database's schema up to date. Alembic is imported only when there is something to do."""
+"""Bringing a database's schema up to date; alembic is imported only when there is work to do."""
 
 from __future__ import annotations
 

@@ -1,0 +1,266 @@
+"""Making sandboxes: quotas, idempotency keys, the boot, the route.
+
+A create runs in a task of its own: a caller that hangs up does not leave a half-made sandbox, and
+callers with the same idempotency key join it. Whatever goes wrong, the sandbox is ended through
+``endings`` and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from aenv.control import networks, quotas, requests
+from aenv.control.background import Background
+from aenv.control.boots import Boots
+from aenv.control.clocks import SECOND, Clock
+from aenv.control.endings import Endings
+from aenv.control.keys import Caller
+from aenv.control.requests import CreateRequest
+from aenv.control.routes import Route, RouteTable
+from aenv.control.states import StaleError, transition
+from aenv.control.telemetry import Telemetry
+from aenv.control.templates import Templates, template_id
+from aenv.models.errors import (
+    AenvError,
+    CapacityError,
+    ConflictError,
+    EngineError,
+    IdempotencyMismatchError,
+    InfrastructureError,
+)
+from aenv.models.ids import new_sandbox_id, new_token
+from aenv.models.sandboxes import Resources, SandboxState
+from aenv.models.settings import Settings
+from aenv.models.templates import TemplateInfo
+from aenv.node.port import Node, RunningSandbox, SandboxSpec
+from aenv.store import idempotency
+from aenv.store import sandboxes as rows
+from aenv.store.catalog import Catalog
+from aenv.store.records import IdempotencyRecord, SandboxRecord
+
+log = structlog.get_logger()
+BOOT_TIMEOUT = 120.0
+KEY_LIFE = 24 * 3600 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What creation works with."""
+
+    catalog: Catalog
+    node: Node
+    routes: RouteTable
+    clock: Clock
+    boots: Boots
+    endings: Endings
+    templates: Templates
+    telemetry: Telemetry
+    background: Background
+    settings: Settings
+
+
+class Creation:
+    """``closed`` refuses further creates while the server shuts down."""
+
+    def __init__(self, services: Services) -> None:
+        self._s = services
+        self.closed = False
+
+    async def create(self, caller: Caller, request: CreateRequest) -> SandboxRecord:
+        """A running sandbox, or the one that this idempotency key already made."""
+        started = time.monotonic()
+        try:
+            record = await self._create(caller, request, started)
+        except AenvError as error:
+            self._s.telemetry.create_failed(error.code)
+            raise
+        return record
+
+    async def _create(
+        self, caller: Caller, request: CreateRequest, started: float
+    ) -> SandboxRecord:
+        if self.closed:
+            raise CapacityError("the server is shutting down", retry_after=5)
+        requests.check(request)
+        if (made := await self._replay(caller, request)) is not None:
+            return await self._join(made, request)
+        info = await self._s.templates.require(request.template)
+        draft = self._draft(caller, request, info)
+        task = self._s.background.start(
+            self._make(caller, request, draft, started), f"create {draft.id}"
+        )
+        self._s.boots.making[draft.id] = task
+        task.add_done_callback(lambda _: self._s.boots.making.pop(draft.id, None))
+        return await asyncio.shield(task)
+
+    async def _make(
+        self, caller: Caller, request: CreateRequest, draft: SandboxRecord, started: float
+    ) -> SandboxRecord:
+        made = await self._reserve(caller, request, draft)
+        if made is not None:
+            return await self._join(made, request)
+        try:
+            running = await self._boot(draft, request)
+            record = await self._record_running(draft, request, running)
+        except BaseException as error:
+            await self._s.endings.abandon(draft, error)
+            raise
+        self._s.telemetry.created(time.monotonic() - started)
+        log.info("sandbox runs", sandbox_id=record.id, template=record.template)
+        return record
+
+    async def _replay(self, caller: Caller, request: CreateRequest) -> IdempotencyRecord | None:
+        if request.idempotency_key is None:
+            return None
+        async with self._s.catalog.read() as db:
+            made = await idempotency.get(db, caller.key_id, request.idempotency_key)
+        return made if made is not None and self._is_fresh(made) else None
+
+    async def _join(self, made: IdempotencyRecord, request: CreateRequest) -> SandboxRecord:
+        """What the same key made, waiting for it if it is still being made."""
+        if made.fingerprint != request.fingerprint:
+            raise IdempotencyMismatchError(
+                f"Idempotency-Key {request.idempotency_key!r} was used with another body; "
+                "use a new key for a new request"
+            )
+        if (task := self._s.boots.making.get(made.sandbox_id)) is not None:
+            return await asyncio.shield(task)
+        async with self._s.catalog.read() as db:
+            record = await rows.get(db, made.sandbox_id)
+        if record is None or record.state is SandboxState.CREATING:
+            raise ConflictError("the first request with this Idempotency-Key has just failed")
+        return record
+
+    async def _reserve(
+        self, caller: Caller, request: CreateRequest, draft: SandboxRecord
+    ) -> IdempotencyRecord | None:
+        """Write the row, within the quota and under the idempotency key; or say who was first."""
+        now = self._s.clock.wall()
+        async with self._s.catalog.write() as db:
+            if request.idempotency_key is not None:
+                made = await idempotency.get(db, caller.key_id, request.idempotency_key)
+                if made is not None and self._is_fresh(made):
+                    return made
+                await idempotency.purge(db, now - KEY_LIFE)
+            used = await rows.usage_of_key(db, caller.key_id, quotas.COUNTED, now)
+            quotas.check(self._s.settings.quotas, used, draft.resources)
+            await rows.add(db, draft)
+            if request.idempotency_key is not None:
+                first = IdempotencyRecord(request.fingerprint, draft.id, now)
+                await idempotency.add(db, caller.key_id, request.idempotency_key, first)
+            await rows.count_use(db, draft.template, now)
+        return None
+
+    async def _boot(self, draft: SandboxRecord, request: CreateRequest) -> RunningSandbox:
+        spec = SandboxSpec(
+            sandbox_id=draft.id,
+            template=draft.template,
+            resources=draft.resources,
+            network=request.network,
+            access_token=draft.access_token,
+            host_secret=draft.host_secret,
+            env_vars=dict(request.env_vars),
+            engine=request.engine,
+        )
+        call = asyncio.create_task(self._s.node.create(spec), name=f"boot {draft.id}")
+        self._s.boots.booting[draft.id] = call
+        try:
+            async with asyncio.timeout(BOOT_TIMEOUT):
+                await asyncio.wait({call})
+        except TimeoutError as error:
+            raise EngineError(f"the sandbox did not boot within {BOOT_TIMEOUT:g} s") from error
+        finally:
+            self._s.boots.booting.pop(draft.id, None)
+            if not call.done():
+                call.cancel()
+                await asyncio.wait({call}, timeout=10)
+        if call.cancelled():
+            raise _ended(draft)
+        return _result(call)
+
+    async def _record_running(
+        self, draft: SandboxRecord, request: CreateRequest, running: RunningSandbox
+    ) -> SandboxRecord:
+        now = self._s.clock.wall()
+        try:
+            async with self._s.catalog.write() as db:
+                record = await transition(
+                    db,
+                    draft,
+                    SandboxState.RUNNING,
+                    engine=running.engine,
+                    started_at=now,
+                    end_at=now + request.timeout * SECOND,
+                )
+        except StaleError as error:
+            raise _ended(draft) from error
+        self._s.routes.publish(route(record, running))
+        return record
+
+    def _draft(self, caller: Caller, request: CreateRequest, info: TemplateInfo) -> SandboxRecord:
+        now = self._s.clock.wall()
+        return SandboxRecord(
+            id=new_sandbox_id(),
+            version=1,
+            state=SandboxState.CREATING,
+            team=caller.team,
+            key_id=caller.key_id,
+            template_id=template_id(info.name),
+            template=info.name,
+            engine=request.engine or self._s.settings.engine,
+            resources=_resources(request, info, self._s.settings),
+            access_token=new_token(),
+            host_secret=new_token(),
+            traffic_token=None if request.network.allow_public_traffic else new_token(),
+            labels=dict(request.metadata),
+            network=networks.to_json(request.network),
+            created_at=now,
+            started_at=now,
+            end_at=now + request.timeout * SECOND,
+        )
+
+    def _is_fresh(self, made: IdempotencyRecord) -> bool:
+        return made.created_at > self._s.clock.wall() - KEY_LIFE
+
+
+def route(record: SandboxRecord, running: RunningSandbox) -> Route:
+    """Where the proxy finds a running sandbox."""
+    rules = networks.from_json(record.network)
+    return Route(
+        sandbox_id=record.id,
+        agent=(running.agent.host, running.agent.port),
+        guest_host=running.guest_host,
+        access_token=record.access_token,
+        traffic_token=record.traffic_token,
+        allow_public_traffic=rules.allow_public_traffic,
+        mask_request_host=rules.mask_request_host,
+    )
+
+
+def _resources(request: CreateRequest, info: TemplateInfo, settings: Settings) -> Resources:
+    """The request's figures, else the template's own, else the server's defaults (a template
+    without figures of its own carries the built-in ones).
+    """
+    base = info.resources if info.resources != Resources() else settings.defaults
+    return Resources(
+        cpu=request.cpu if request.cpu is not None else base.cpu,
+        memory_mb=request.memory_mb if request.memory_mb is not None else base.memory_mb,
+        disk_mb=request.disk_mb if request.disk_mb is not None else base.disk_mb,
+    )
+
+
+def _ended(draft: SandboxRecord) -> ConflictError:
+    return ConflictError(f"sandbox {draft.id} ended while it was being created")
+
+
+def _result(call: asyncio.Task[RunningSandbox]) -> RunningSandbox:
+    error = call.exception()
+    if error is None:
+        return call.result()
+    if isinstance(error, AenvError):
+        raise error
+    raise InfrastructureError(f"the sandbox could not be made: {error!r}") from error

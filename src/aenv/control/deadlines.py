@@ -1,0 +1,19 @@
+"""A bound on every wait for a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aenv.models.errors import InfrastructureError
+
+
+@asynccontextmanager
+async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
+    """InfrastructureError when the block takes longer than ``seconds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise InfrastructureError(f"{what} took longer than {seconds:g} s; try again") from error

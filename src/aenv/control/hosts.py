@@ -1,0 +1,78 @@
+"""Hosts as ``/nodes`` and ``/metrics`` show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aenv.control.deadlines import deadline
+from aenv.control.telemetry import Telemetry
+from aenv.models.errors import AenvError, NotFoundError
+from aenv.models.sandboxes import SandboxState
+from aenv.node.port import Node
+from aenv.node.port import NodeInfo as NodeInfo
+from aenv.store import sandboxes as rows
+from aenv.store.catalog import Catalog
+from aenv.store.records import Usage
+
+TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """``usage``: what the sandboxes in each state hold."""
+
+    info: NodeInfo
+    usage: Mapping[SandboxState, Usage]
+    creates_ok: int
+    creates_failed: int
+
+    def count(self, state: SandboxState) -> int:
+        return self.usage.get(state, Usage()).sandboxes
+
+    @property
+    def promised_cpu(self) -> float:
+        return sum(used.cpu for used in self.usage.values())
+
+    @property
+    def promised_memory(self) -> int:
+        return sum(used.memory_mb for used in self.usage.values()) * 2**20
+
+
+class Hosts:
+    def __init__(self, catalog: Catalog, node: Node, telemetry: Telemetry) -> None:
+        self._catalog = catalog
+        self._node = node
+        self._telemetry = telemetry
+
+    async def all(self) -> list[HostReport]:
+        async with deadline(TIMEOUT, "asking the node how it is"):
+            info = await self._node.info()
+        return [
+            HostReport(
+                info,
+                await self._usage(),
+                self._telemetry.creates_ok,
+                self._telemetry.creates_failed,
+            )
+        ]
+
+    async def get(self, node_id: str) -> HostReport:
+        for report in await self.all():
+            if report.info.node_id == node_id:
+                return report
+        raise NotFoundError(f"there is no node {node_id[:64]!r}")
+
+    async def prometheus(self) -> bytes:
+        """The text of ``/metrics``; without the host's figures when the node does not answer."""
+        info: NodeInfo | None = None
+        try:
+            async with deadline(TIMEOUT, "asking the node how it is"):
+                info = await self._node.info()
+        except AenvError:
+            pass
+        return self._telemetry.render(await self._usage(), info)
+
+    async def _usage(self) -> Mapping[SandboxState, Usage]:
+        async with self._catalog.read() as db:
+            return await rows.usage_by_state(db)

@@ -1,0 +1,133 @@
+"""The loop that ends what is over, finishes what was interrupted and forgets what is old. It
+outlives any failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from aenv.control.background import Background
+from aenv.control.boots import Boots
+from aenv.control.clocks import SECOND, Clock, StepDetector
+from aenv.control.creation import KEY_LIFE
+from aenv.control.endings import Endings
+from aenv.models.errors import AenvError, InfrastructureError
+from aenv.models.sandboxes import SandboxState
+from aenv.node.port import Node
+from aenv.store import idempotency
+from aenv.store import sandboxes as rows
+from aenv.store.catalog import Catalog
+
+log = structlog.get_logger()
+TICK = 0.5
+SWEEP_EVERY = 30 * SECOND
+REMEMBER = 24 * 3600 * SECOND
+FORGET_TIMEOUT = 10.0
+
+
+class Reaper:
+    """``tick``: the longest sleep in seconds, so a deadline passed during a suspend is seen soon
+    after.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        node: Node,
+        clock: Clock,
+        endings: Endings,
+        boots: Boots,
+        background: Background,
+        *,
+        tick: float = TICK,
+    ) -> None:
+        self._catalog = catalog
+        self._node = node
+        self._clock = clock
+        self._endings = endings
+        self._boots = boots
+        self._background = background
+        self._tick = tick
+        self._steps = StepDetector(clock)
+        self._wake = asyncio.Event()
+        self._next: int | None = 0
+        self._next_sweep = clock.boot() + SWEEP_EVERY
+
+    def look_again(self) -> None:
+        """A deadline was set or moved."""
+        self._next = 0
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.pass_once()
+            except Exception as error:  # noqa: BLE001 - the loop must go on
+                log.error("reaper failed, goes on", error=repr(error))
+                self._next = 0
+                await asyncio.sleep(self._tick)
+            await self._sleep()
+
+    async def pass_once(self) -> None:
+        """End what is due; now and then sweep."""
+        if step := self._steps.step():
+            log.warning("the clock was set; deadlines move along", seconds=step / SECOND)
+            async with self._catalog.write() as db:
+                await rows.shift_ends(db, step)
+            self._next = 0
+        now = self._clock.wall()
+        if self._next is not None and self._next <= now:
+            await self._expire(now)
+        if self._clock.boot() >= self._next_sweep:
+            self._next_sweep = self._clock.boot() + SWEEP_EVERY
+            await self._sweep(now)
+
+    async def _expire(self, now: int) -> None:
+        self._wake.clear()
+        async with self._catalog.read() as db:
+            due = await rows.due(db, now)
+        ended = [
+            self._background.start(self._endings.expire(record), f"expire {record.id}")
+            for record in due
+        ]
+        if ended:
+            await asyncio.wait(ended, timeout=self._tick)
+        async with self._catalog.read() as db:
+            self._next = await rows.next_end(db)
+
+    async def _sweep(self, now: int) -> None:
+        """Finish what nobody works on, and forget what ended long ago."""
+        async with self._catalog.read() as db:
+            stuck = await rows.in_states(db, (SandboxState.CREATING, SandboxState.KILLING))
+        for record in stuck:
+            if record.state is SandboxState.KILLING:
+                await self._endings.resume(record)
+            elif record.id not in self._boots.making:
+                lost = InfrastructureError("its creation was interrupted")
+                await self._endings.abandon(record, lost)
+        async with self._catalog.write() as db:
+            forgotten = await rows.purge(db, now - REMEMBER)
+            await idempotency.purge(db, now - KEY_LIFE)
+        for sandbox_id in forgotten:
+            await self._forget(sandbox_id)
+
+    async def _forget(self, sandbox_id: str) -> None:
+        try:
+            async with asyncio.timeout(FORGET_TIMEOUT):
+                await self._node.forget(sandbox_id)
+        except (AenvError, TimeoutError) as error:
+            log.warning("logs not dropped", sandbox_id=sandbox_id, error=repr(error))
+
+    async def _sleep(self) -> None:
+        seconds = self._tick
+        if self._next is not None:
+            left = (self._next - self._clock.wall()) / SECOND
+            seconds = min(self._tick, max(left, 0.001))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()

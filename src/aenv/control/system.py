@@ -1,0 +1,183 @@
+"""The composition: every service of control over one catalog and one node, opened and closed as a
+whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from aenv.control import adoption
+from aenv.control.background import Background
+from aenv.control.boots import Boots
+from aenv.control.clocks import Clock, SystemClock
+from aenv.control.creation import Creation, Services
+from aenv.control.endings import Endings
+from aenv.control.exits import Exits
+from aenv.control.hosts import Hosts
+from aenv.control.idling import Activity, IdleWatch
+from aenv.control.keys import Keys
+from aenv.control.observations import Observations
+from aenv.control.reaper import Reaper
+from aenv.control.routes import RouteTable
+from aenv.control.sandboxes import Sandboxes
+from aenv.control.telemetry import Telemetry
+from aenv.control.templates import Templates
+from aenv.models.errors import AenvError
+from aenv.models.sandboxes import EndKind
+from aenv.models.settings import Settings
+from aenv.node.port import Node
+from aenv.store.catalog import Catalog
+
+log = structlog.get_logger()
+CATALOG = "catalog.sqlite"
+CLOSE_GRACE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: how long a create waits for a template, the reaper's longest sleep, the first pause
+    before a destroy is tried again.
+    """
+
+    template_wait: float = 45.0
+    tick: float = 0.5
+    retry_pause: float = 1.0
+
+
+class System:
+    """``stop`` is set when the server is to end. Closing leaves sandboxes running."""
+
+    def __init__(
+        self, settings: Settings, node: Node, catalog: Catalog, clock: Clock, timing: Timing
+    ) -> None:
+        """Composes only; use :meth:`open`."""
+        self.settings = settings
+        self.node = node
+        self.catalog = catalog
+        self.stop = asyncio.Event()
+        self.routes = RouteTable()
+        self.telemetry = Telemetry()
+        self.activity = Activity(clock)
+        self.keys = Keys(catalog, clock)
+        self.templates = Templates(catalog, node, wait=timing.template_wait)
+        self.hosts = Hosts(catalog, node, self.telemetry)
+        self._loops: list[asyncio.Task[None]] = []
+        self._background = Background()
+        self._boots = Boots()
+        self._endings = Endings(
+            catalog,
+            node,
+            self.routes,
+            clock,
+            self._boots,
+            self.telemetry,
+            self._background,
+            retry_pause=timing.retry_pause,
+        )
+        self._reaper = Reaper(
+            catalog, node, clock, self._endings, self._boots, self._background, tick=timing.tick
+        )
+        self._exits = Exits(node, self._endings, self._background)
+        services = Services(
+            catalog=catalog,
+            node=node,
+            routes=self.routes,
+            clock=clock,
+            boots=self._boots,
+            endings=self._endings,
+            templates=self.templates,
+            telemetry=self.telemetry,
+            background=self._background,
+            settings=settings,
+        )
+        self._creation = Creation(services)
+        self.sandboxes = Sandboxes(services, self._creation, self._reaper.look_again)
+        self.observations = Observations(self.sandboxes, node)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        node: Node,
+        *,
+        clock: Clock | None = None,
+        timing: Timing | None = None,
+    ) -> System:
+        """Open the catalog, take over what runs, start the loops. On failure nothing stays open."""
+        catalog = await Catalog.open(settings.folders.data / CATALOG)
+        system = cls(settings, node, catalog, clock or SystemClock(), timing or Timing())
+        try:
+            await system._start()
+        except BaseException:
+            await system.close()
+            raise
+        return system
+
+    @property
+    def domain(self) -> str:
+        """What replies name as the sandboxes' domain: ours, never null, with the TLS port if there
+        is one.
+        """
+        name = self.settings.domain
+        port = self.settings.tls.port
+        if name and (":" in name or port is None):
+            return name
+        return f"{name or 'localhost'}:{port if port is not None else self.settings.port}"
+
+    async def close(self) -> None:
+        """Stop the loops, call off half-made sandboxes, let go of the node and the catalog."""
+        self._creation.closed = True
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops, timeout=5)
+        await self._call_off()
+        await self._background.close(CLOSE_GRACE)
+        try:
+            async with asyncio.timeout(CLOSE_GRACE):
+                await self.node.close()
+        except Exception as error:  # noqa: BLE001 - the catalog must be closed all the same
+            log.error("node not closed well", error=repr(error))
+        await self.catalog.close()
+
+    async def shut_down(self, *, kill: bool) -> tuple[int, list[str]]:
+        """Have the server end; with ``kill`` its sandboxes first (how many were, which could not
+        be).
+        """
+        self._creation.closed = True
+        try:
+            return await self.sandboxes.kill_all() if kill else (0, [])
+        finally:
+            self.stop.set()
+
+    async def _start(self) -> None:
+        await self.keys.open(self.settings.folders, self.settings.api_key)
+        await adoption.adopt(self.catalog, self.node, self.routes, self._endings)
+        self._run(self._reaper.run(), "reaper")
+        self._run(self._exits.run(), "exits")
+        if self.settings.idle_exit is not None:
+            watch = IdleWatch(self.catalog, self.activity, self.settings.idle_exit, self.stop.set)
+            self._run(watch.run(), "idle watch")
+
+    def _run(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        self._loops.append(asyncio.create_task(loop, name=name))
+
+    async def _call_off(self) -> None:
+        for sandbox_id in list(self._boots.making):
+            with suppress(AenvError):
+                await self._endings.end(
+                    sandbox_id, EndKind.CREATE_FAILED, "the server was stopped meanwhile"
+                )
+
+
+async def open_local(settings: Settings) -> System:
+    """A system over this host's own node."""
+    from aenv.node.local import LocalNode
+
+    return await System.open(settings, LocalNode(settings))

@@ -1,0 +1,153 @@
+"""Templates: names and ids to what a node can start, waiting for one that is being built."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+
+from aenv.control.deadlines import deadline
+from aenv.control.keys import DEFAULT_TEAM
+from aenv.models.errors import NotFoundError, TemplateBuildError, TemplateNotReadyError
+from aenv.models.ids import TEMPLATE_NAME
+from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
+from aenv.node.port import Node
+from aenv.store import sandboxes as rows
+from aenv.store.catalog import Catalog
+from aenv.store.records import TemplateUse
+
+BUILT_IN = ("base", "host")
+DEFAULT_TAG = "default"
+NODE_TIMEOUT = 30.0
+NEVER = TemplateUse()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """``info`` is None while it is not built."""
+
+    id: str
+    name: str
+    build_id: str
+    status: TemplateStatus
+    info: TemplateInfo | None = None
+    uses: TemplateUse = NEVER
+
+
+class Templates:
+    def __init__(self, catalog: Catalog, node: Node, *, wait: float = 45.0) -> None:
+        self._catalog = catalog
+        self._node = node
+        self._wait = wait
+
+    async def all(self) -> list[Template]:
+        """What can be started, and built-in ones on their way."""
+        infos = {info.name: info for info in await self._infos()}
+        async with self._catalog.read() as db:
+            uses = await rows.uses(db)
+        found = [
+            _template(name, info, TemplateStatus.READY, uses.get(name))
+            for name, info in sorted(infos.items())
+        ]
+        for name in BUILT_IN:
+            if name not in infos:
+                progress = await self.progress(name)
+                if progress.status in (TemplateStatus.BUILDING, TemplateStatus.ERROR):
+                    found.append(_template(name, None, progress.status, uses.get(name)))
+        return found
+
+    async def get(self, reference: str) -> Template:
+        """NotFoundError when nothing of that name or id is there or on its way."""
+        name = self.name_of(reference, [info.name for info in await self._infos()])
+        for template in await self.all():
+            if template.name == name:
+                return template
+        raise _unknown(reference)
+
+    async def require(self, reference: str) -> TemplateInfo:
+        """The template to start. Starts or joins the build of a built-in one and waits for it a
+        while.
+
+        NotFoundError, TemplateNotReadyError (with the progress), TemplateBuildError.
+        """
+        infos = {info.name: info for info in await self._infos()}
+        name = self.name_of(reference, list(infos))
+        if name in infos:
+            return infos[name]
+        progress = await self.ensure(name, wait=self._wait)
+        if progress.status is not TemplateStatus.READY:
+            raise _not_ready(progress)
+        for info in await self._infos():
+            if info.name == name:
+                return info
+        raise _unknown(reference)
+
+    async def ensure(self, name: str, *, wait: float) -> TemplateProgress:
+        """Start or join a build, wait up to ``wait`` seconds, tell how far it is."""
+        async with deadline(wait + NODE_TIMEOUT, f"building {name}"):
+            return await self._node.ensure_template(name, wait=wait)
+
+    async def progress(self, name: str) -> TemplateProgress:
+        async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
+            return await self._node.template_progress(name)
+
+    async def delete(self, reference: str) -> None:
+        name = self.name_of(reference, [info.name for info in await self._infos()])
+        async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
+            await self._node.delete_template(name)
+
+    def name_of(self, reference: str, known: list[str]) -> str:
+        """``name``, ``name:tag``, ``team/name[:tag]`` or an id → name. NotFoundError for another
+        tag or team.
+        """
+        for name in (*known, *BUILT_IN):
+            if reference == template_id(name):
+                return name
+        team, slash, rest = reference.rpartition("/")
+        name, colon, tag = rest.partition(":")
+        wrong_team = bool(slash) and team != DEFAULT_TEAM
+        wrong_tag = bool(colon) and tag != DEFAULT_TAG
+        if wrong_team or wrong_tag or not TEMPLATE_NAME.match(name):
+            raise _unknown(reference)
+        return name
+
+    async def _infos(self) -> list[TemplateInfo]:
+        async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
+            return await self._node.templates()
+
+
+def template_id(name: str) -> str:
+    """A template's id: fixed for its name, shaped like E2B's."""
+    number = int.from_bytes(hashlib.sha256(f"template:{name}".encode()).digest(), "big")
+    digits = "abcdefghijklmnopqrstuvwxyz0123456789"
+    text = ""
+    for _ in range(19):
+        number, rest = divmod(number, len(digits))
+        text += digits[rest]
+    return "t" + text
+
+
+def _template(
+    name: str, info: TemplateInfo | None, status: TemplateStatus, uses: TemplateUse | None
+) -> Template:
+    build = str(uuid.uuid5(uuid.NAMESPACE_OID, info.digest if info else f"unbuilt:{name}"))
+    return Template(template_id(name), name, build, status, info, uses or NEVER)
+
+
+def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBuildError:
+    if progress.status is TemplateStatus.ERROR:
+        return TemplateBuildError(
+            f"template {progress.name!r} could not be built: {progress.error or progress.step}; "
+            f"see 'aenv template build {progress.name}'"
+        )
+    return TemplateNotReadyError(
+        f"template {progress.name!r} is being built: {progress.fraction:.0%}"
+        f"{' (' + progress.step + ')' if progress.step else ''}; ask again",
+        retry_after=5,
+    )
+
+
+def _unknown(reference: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no template {reference[:255]!r}; 'aenv template list' shows what there is"
+    )
