@@ -116,13 +116,29 @@ class GuestExitedError(PolicyError):
     code = "guest_exited"
 
 
-class CommandFailedError(PolicyError):
+class HostileArchiveError(PolicyError):
+    """An archive from a sandbox tried to write outside of its destination."""
+
+    code = "hostile_archive"
+
+
+class CommandError(PolicyError):
+    """A command did not end well. What it wrote is kept; ``exit_code`` is None if it was stopped.
+    """
+
+    code = "command"
+    stdout: bytes = b""
+    stderr: bytes = b""
+    exit_code: int | None = None
+
+
+class CommandFailedError(CommandError):
     """A command ended with a status other than 0 (``exec(check=True)``)."""
 
     code = "command_failed"
 
 
-class CommandTimeoutError(PolicyError):
+class CommandTimeoutError(CommandError):
     """A command ran past its timeout and was killed."""
 
     code = "command_timeout"

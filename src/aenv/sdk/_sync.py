@@ -1,0 +1,525 @@
+"""The sync face, derived from the async one: ``python -m aenv.sdk._derive`` writes it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
+from aenv.sdk._loops import iterate, run, threaded
+from aenv.sdk.archives import Progress
+from aenv.sdk.events import OutputCallback, ProcessEvent
+from aenv.sdk.files import AsyncFiles
+from aenv.sdk.launches import LOGIN_SHELL, Command, SignalName
+from aenv.sdk.processes import AsyncProcess
+from aenv.sdk.results import (
+    CommandResult,
+    EntryInfo,
+    FileEvent,
+    LogLine,
+    ProcessInfo,
+    SandboxInfo,
+)
+from aenv.sdk.sandboxes import AsyncSandbox
+from aenv.sdk.watches import AsyncWatch
+
+
+class Watch:
+    """Iterate it for changes; close it (or leave its context) to stop."""
+
+    _core: AsyncWatch
+
+    @classmethod
+    def _of(cls, core: AsyncWatch) -> Watch:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    def __iter__(self) -> Iterator[FileEvent]:
+        return iterate(self._core.__aiter__())
+
+    def close(self) -> None:
+        run(self._core.close())
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Process:
+    """It outlives this handle; only :meth:`kill`, its timeout or the sandbox's end stop it."""
+
+    _core: AsyncProcess
+
+    @classmethod
+    def _of(cls, core: AsyncProcess) -> Process:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @property
+    def pid(self) -> int:
+        return self._core.pid
+
+    @property
+    def stdout(self) -> str:
+        """What a background process wrote so far (the newest 8 MiB)."""
+        return self._core.stdout
+
+    @property
+    def stderr(self) -> str:
+        return self._core.stderr
+
+    def events(self) -> Iterator[ProcessEvent]:
+        """Output as it comes, then one ``Exited``."""
+        return iterate(self._core.events())
+
+    def wait(self, timeout: float | None = None) -> CommandResult:
+        """Wait for the end. ``timeout`` ends only the waiting: the process runs on."""
+        return run(self._core.wait(timeout))
+
+    def send_stdin(self, data: str | bytes) -> None:
+        """Write to its stdin or terminal. NotFoundError when it has ended."""
+        run(self._core.send_stdin(data))
+
+    def close_stdin(self) -> None:
+        run(self._core.close_stdin())
+
+    def resize(self, cols: int, rows: int) -> None:
+        run(self._core.resize(cols, rows))
+
+    def kill(self, signal: SignalName = "KILL") -> bool:
+        """Signal it and its children; False when it had ended already."""
+        return run(self._core.kill(signal))
+
+    def disconnect(self) -> None:
+        """Stop reading; the process runs on."""
+        run(self._core.disconnect())
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Files:
+    """Relative paths start at the user's home. ``user`` decides rights and ownership."""
+
+    _core: AsyncFiles
+
+    @classmethod
+    def _of(cls, core: AsyncFiles) -> Files:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    def read(self, path: str, *, user: str | None = None) -> str:
+        """The text of a file, decoded as UTF-8 with replacement. NotFoundError when missing."""
+        return run(self._core.read(path, user=user))
+
+    def read_bytes(self, path: str, *, user: str | None = None) -> bytes:
+        return run(self._core.read_bytes(path, user=user))
+
+    def stream(self, path: str, *, user: str | None = None) -> Iterator[bytes]:
+        """The file in pieces, for what does not fit in memory."""
+        return iterate(self._core.stream(path, user=user))
+
+    def write(self, path: str, data: str | bytes | IO[bytes], *, user: str | None = None) -> str:
+        """Create or replace a file and return its absolute path. Parents are made.
+
+        DiskFullError when it does not fit; nothing is left then.
+        """
+        return run(self._core.write(path, data, user=user))
+
+    def list(
+        self, path: str = ".", *, depth: int = 1, user: str | None = None
+    ) -> builtins.list[EntryInfo]:
+        """The entries of a directory, ``depth`` levels down."""
+        return run(self._core.list(path, depth=depth, user=user))
+
+    def stat(self, path: str, *, user: str | None = None) -> EntryInfo:
+        """NotFoundError when missing."""
+        return run(self._core.stat(path, user=user))
+
+    def exists(self, path: str, *, user: str | None = None) -> bool:
+        return run(self._core.exists(path, user=user))
+
+    def make_dir(self, path: str, *, user: str | None = None) -> bool:
+        """Make it and its parents; False when it is there already."""
+        return run(self._core.make_dir(path, user=user))
+
+    def move(self, source: str, destination: str, *, user: str | None = None) -> EntryInfo:
+        return run(self._core.move(source, destination, user=user))
+
+    def remove(self, path: str, *, user: str | None = None) -> None:
+        """Remove a file or a whole directory; no error when it is not there."""
+        run(self._core.remove(path, user=user))
+
+    def watch(self, path: str, *, recursive: bool = False, user: str | None = None) -> Watch:
+        """Watch a directory; every change after this call returned is seen.
+
+        NotFoundError when missing, InvalidRequestError when it is no directory.
+        """
+        return Watch._of(run(self._core.watch(path, recursive=recursive, user=user)))
+
+    def upload(
+        self,
+        source: str | Path,
+        destination: str,
+        *,
+        user: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Copy a local file or tree; modes, mtimes and symlinks are kept (by tar in the guest)."""
+        run(self._core.upload(source, destination, user=user, progress=progress))
+
+    def download(
+        self,
+        source: str,
+        destination: str | Path,
+        *,
+        user: str | None = None,
+        progress: Progress | None = None,
+    ) -> builtins.list[str]:
+        """Copy a file or tree to this machine; nothing is written outside ``destination``.
+
+        Returns what was left out: special files, and symlinks that point outside of the copy.
+        """
+        return run(self._core.download(source, destination, user=user, progress=progress))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Sandbox:
+    """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
+    :meth:`connect`.
+
+    As a context manager it is killed at the end. ``url``, ``api_key`` and ``profile`` name the
+    server; without them ``AENV_SYSTEM_URL`` and the default profile do, else the local server is
+    used and started when none runs.
+    """
+
+    _core: AsyncSandbox
+
+    def __init__(
+        self,
+        template: str | None = None,
+        *,
+        timeout: int = 300,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        disk_mb: int | None = None,
+        network: NetworkPolicy | None = None,
+        engine: str | None = None,
+        wait: float = 1200,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        """Start a sandbox that lives ``timeout`` seconds unless extended.
+
+        Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
+        built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
+        names another engine than the server's; ``"process"`` isolates nothing.
+        """
+        self._core = run(
+            AsyncSandbox.create(
+                template,
+                timeout=timeout,
+                env=env,
+                metadata=metadata,
+                cpu=cpu,
+                memory_mb=memory_mb,
+                disk_mb=disk_mb,
+                network=network,
+                engine=engine,
+                wait=wait,
+                url=url,
+                api_key=api_key,
+                profile=profile,
+            )
+        )
+
+    @classmethod
+    def _of(cls, core: AsyncSandbox) -> Sandbox:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @classmethod
+    def create(
+        cls,
+        template: str | None = None,
+        *,
+        timeout: int = 300,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        disk_mb: int | None = None,
+        network: NetworkPolicy | None = None,
+        engine: str | None = None,
+        wait: float = 1200,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> Sandbox:
+        """Start a sandbox that lives ``timeout`` seconds unless extended.
+
+        Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
+        built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
+        names another engine than the server's; ``"process"`` isolates nothing.
+        """
+        return cls._of(
+            run(
+                AsyncSandbox.create(
+                    template,
+                    timeout=timeout,
+                    env=env,
+                    metadata=metadata,
+                    cpu=cpu,
+                    memory_mb=memory_mb,
+                    disk_mb=disk_mb,
+                    network=network,
+                    engine=engine,
+                    wait=wait,
+                    url=url,
+                    api_key=api_key,
+                    profile=profile,
+                )
+            )
+        )
+
+    @classmethod
+    def attach(
+        cls,
+        sandbox_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> Sandbox:
+        """A handle on a sandbox that exists; its life time stays as it is."""
+        return cls._of(
+            run(AsyncSandbox.attach(sandbox_id, url=url, api_key=api_key, profile=profile))
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        timeout: int = 300,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> Sandbox:
+        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now."""
+        return cls._of(
+            run(
+                AsyncSandbox.connect(
+                    sandbox_id, timeout=timeout, url=url, api_key=api_key, profile=profile
+                )
+            )
+        )
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """All sandboxes of the key, newest first; only those with all of ``metadata`` if given."""
+        return run(AsyncSandbox.list(metadata=metadata, url=url, api_key=api_key, profile=profile))
+
+    @property
+    def id(self) -> str:
+        return self._core.id
+
+    @property
+    def template(self) -> str:
+        """The template's name, or its id where it has no name."""
+        return self._core.template
+
+    @property
+    def files(self) -> Files:
+        return Files._of(self._core.files)
+
+    def exec(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: str | bytes | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+        check: bool = False,
+    ) -> CommandResult:
+        """Run a command and wait for it. A string goes to ``bash -l -c``, a sequence runs as it is.
+
+        CommandTimeoutError when it runs past ``timeout`` seconds (it is killed and its output
+        is in the error); with ``check`` CommandFailedError for a status other than 0.
+        Cancelling kills it.
+        """
+        return run(
+            self._core.exec(
+                command,
+                user=user,
+                cwd=cwd,
+                env=env,
+                timeout=timeout,
+                stdin=stdin,
+                on_stdout=threaded(on_stdout),
+                on_stderr=threaded(on_stderr),
+                check=check,
+            )
+        )
+
+    def stream(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: str | bytes | None = None,
+    ) -> Iterator[ProcessEvent]:
+        """Run a command and yield ``Started``, ``Output``…, ``Exited``. Leaving early kills it."""
+        return iterate(
+            self._core.stream(command, user=user, cwd=cwd, env=env, timeout=timeout, stdin=stdin)
+        )
+
+    def spawn(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+    ) -> Process:
+        """Start a command in the background. ``stdin``: keep it open for ``send_stdin``."""
+        return Process._of(
+            run(
+                self._core.spawn(
+                    command,
+                    user=user,
+                    cwd=cwd,
+                    env=env,
+                    timeout=timeout,
+                    stdin=stdin,
+                    on_stdout=threaded(on_stdout),
+                    on_stderr=threaded(on_stderr),
+                )
+            )
+        )
+
+    def pty(
+        self,
+        command: Command = LOGIN_SHELL,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Process:
+        """Start a command on a terminal. Iterate ``events()`` for its output."""
+        return Process._of(
+            run(
+                self._core.pty(
+                    command, cols=cols, rows=rows, user=user, cwd=cwd, env=env, timeout=timeout
+                )
+            )
+        )
+
+    def processes(self) -> builtins.list[ProcessInfo]:
+        """What was started through the API and still runs."""
+        return run(self._core.processes())
+
+    def process(self, pid: int) -> Process:
+        """A foreground handle on a running process, or on one that ended a moment ago."""
+        return Process._of(run(self._core.process(pid)))
+
+    def host(self, port: int) -> str:
+        """The host name under which the server forwards to a port of the sandbox."""
+        return self._core.host(port)
+
+    def url(self, port: int) -> str:
+        """Where a browser or HTTP client reaches a port of the sandbox."""
+        return self._core.url(port)
+
+    def info(self) -> SandboxInfo:
+        """SandboxNotFoundError once it is gone."""
+        return run(self._core.info())
+
+    def metrics(self) -> builtins.list[SandboxMetrics]:
+        """Samples in time order; the newest is the last."""
+        return run(self._core.metrics())
+
+    def logs(self, *, limit: int = 1000, search: str | None = None) -> builtins.list[LogLine]:
+        """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
+        return run(self._core.logs(limit=limit, search=search))
+
+    def follow_logs(self, *, limit: int = 1000) -> Iterator[LogLine]:
+        """The newest lines, then new ones as they come, until the sandbox ends."""
+        return iterate(self._core.follow_logs(limit=limit))
+
+    def set_timeout(self, seconds: int) -> None:
+        """Let it end so many seconds from now, sooner or later than before."""
+        run(self._core.set_timeout(seconds))
+
+    def extend(self, seconds: int) -> None:
+        """Let it live at least so many seconds from now."""
+        run(self._core.extend(seconds))
+
+    def set_network(self, policy: NetworkPolicy) -> None:
+        """Replace the egress rules; they hold for new connections at once."""
+        run(self._core.set_network(policy))
+
+    def kill(self) -> bool:
+        """End it and free all it holds; False when it was gone already."""
+        return run(self._core.kill())
+
+    def close(self) -> None:
+        """Let go of connections; the sandbox lives on."""
+        run(self._core.close())
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")

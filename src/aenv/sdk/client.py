@@ -1,0 +1,195 @@
+"""The HTTP client of one server: control calls, and the way to a sandbox's agent through the
+server's proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+
+from aenv._version import __version__
+from aenv.models.errors import AgentUnreachableError, ServerUnreachableError
+from aenv.models.sandboxes import AGENT_PORT
+from aenv.sdk import connect, faults
+from aenv.sdk.endpoints import Endpoint
+
+CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=90)
+"""A create may wait 45 s for a template that is being built."""
+KEEPALIVE = 50
+"""Seconds between the keepalive events asked of a stream; three missed ones mean that the peer is
+gone.
+"""
+STREAM_TIMEOUT = httpx.Timeout(30, connect=5, read=3 * KEEPALIVE)
+
+
+class Client:
+    """Bound to no event loop: connections are made per loop and forgotten when the loop changes."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._http: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._loop is not loop:
+            self._http, self._loop = self._make(), loop
+        return self._http
+
+    async def aclose(self) -> None:
+        http, self._http = self._http, None
+        if http is not None and self._loop is asyncio.get_running_loop():
+            await http.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, str | int] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """A control-plane call. Raises the AenvError the server's answer stands for."""
+        with _transport_errors(self.endpoint.url):
+            answer = await self.http.request(
+                method,
+                path,
+                json=json,
+                params=params,
+                headers={**self._credentials(), **(headers or {})},
+                timeout=CONTROL_TIMEOUT,
+            )
+        if answer.is_error:
+            raise faults.from_response(
+                answer.status_code,
+                answer.content,
+                retry_after=answer.headers.get("retry-after"),
+                what=f"{method} {path}",
+            )
+        return answer
+
+    def _credentials(self) -> dict[str, str]:
+        return {"x-api-key": self.endpoint.api_key} if self.endpoint.api_key else {}
+
+    def _make(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.endpoint.url,
+            headers={"user-agent": f"aenv/{__version__} python/{sys.version.split()[0]}"},
+            timeout=CONTROL_TIMEOUT,
+            verify=self.endpoint.url.startswith("https://"),
+            trust_env=not self.endpoint.loopback,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        )
+
+
+class Agent:
+    """One sandbox's guest agent, reached through the server's proxy by routing headers."""
+
+    def __init__(self, client: Client, sandbox_id: str, access_token: str | None) -> None:
+        self.client = client
+        self.sandbox_id = sandbox_id
+        self._token = access_token
+
+    def headers(self, *, user: str | None = None, port: int = AGENT_PORT) -> dict[str, str]:
+        found = {"e2b-sandbox-id": self.sandbox_id, "e2b-sandbox-port": str(port)}
+        if self._token and port == AGENT_PORT:
+            found["x-access-token"] = self._token
+        if user:
+            found["authorization"] = "Basic " + base64.b64encode(f"{user}:".encode()).decode()
+        return found
+
+    async def rpc(
+        self, method: str, message: dict[str, Any], *, user: str | None = None
+    ) -> dict[str, Any]:
+        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+            return await connect.unary(self.client.http, method, message, self.headers(user=user))
+
+    async def stream(
+        self,
+        method: str,
+        message: dict[str, Any],
+        *,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """``timeout`` is the deadline the agent enforces; it kills the process then."""
+        headers = {**self.headers(user=user), "keepalive-ping-interval": str(KEEPALIVE)}
+        if timeout is not None:
+            headers["connect-timeout-ms"] = str(max(1, round(timeout * 1000)))
+        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+            replies = connect.server_stream(
+                self.client.http, method, message, headers, STREAM_TIMEOUT
+            )
+            async with aclosing(replies):
+                async for reply in replies:
+                    yield reply
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+    ) -> httpx.Response:
+        """A plain HTTP request to the agent, read to its end."""
+        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+            answer = await self.client.http.request(
+                method,
+                path,
+                params=params,
+                headers={**self.headers(), **(headers or {})},
+                content=content,
+                timeout=STREAM_TIMEOUT,
+            )
+        self._check(answer, answer.content, f"{method} {path}")
+        return answer
+
+    @asynccontextmanager
+    async def download(
+        self, path: str, *, params: Mapping[str, str]
+    ) -> AsyncIterator[httpx.Response]:
+        """A response whose body is read by the caller."""
+        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+            async with self.client.http.stream(
+                "GET",
+                path,
+                params=params,
+                headers={**self.headers(), "accept-encoding": "identity"},
+                timeout=STREAM_TIMEOUT,
+            ) as answer:
+                if answer.is_error:
+                    self._check(answer, await answer.aread(), f"GET {path}")
+                yield answer
+
+    @staticmethod
+    def _check(answer: httpx.Response, content: bytes, what: str) -> None:
+        if answer.is_error:
+            raise faults.from_response(answer.status_code, content, what=what)
+
+
+@contextmanager
+def _transport_errors(url: str, sandbox_id: str | None = None) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise ServerUnreachableError(
+            f"no aenv server answers at {url} ({error}); start one with: aenv up"
+        ) from error
+    except httpx.TransportError as error:
+        detail = str(error) or type(error).__name__
+        if sandbox_id is None:
+            raise ServerUnreachableError(f"the server at {url} broke off: {detail}") from error
+        raise AgentUnreachableError(
+            f"the connection to sandbox {sandbox_id} was cut ({detail}): "
+            "it was killed, reached its end of life, or its agent hangs"
+        ) from error

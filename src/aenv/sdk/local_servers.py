@@ -1,0 +1,215 @@
+"""The server of this machine: found, or started in the background and shared by all programs.
+
+One lock makes sure that two programs which need it at once start one. Blocking; callers run it in a
+worker thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aenv.models.errors import HostSetupError, ServerUnreachableError
+from aenv.models.folders import Folders
+from aenv.sdk.endpoints import DEFAULT_PORT, DEFAULT_PROFILE, Endpoint, read_profiles
+
+IDLE_EXIT = 600
+"""Seconds without sandbox or request after which a server that was started on demand ends."""
+START_DEADLINE = 30.0
+LOG_NAME = "server.log"
+LOCK_NAME = "server.lock"
+_NO_ENGINE = (
+    'gVisor sandboxes need root on Linux. Run this as root (sudo), or let root run "aenv up" and '
+    "store its key here with `aenv auth set`. For code you trust there is the process engine, "
+    'which isolates nothing and is never chosen for you: engine="process"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a server. ``idle_exit`` None: it runs until it is told to end."""
+
+    folders: Folders
+    engine: str | None = None
+    host: str | None = None
+    port: int | None = None
+    idle_exit: float | None = IDLE_EXIT
+    api_key: str | None = None
+
+    def argv(self, port: int) -> list[str]:
+        words = [sys.executable, "-m", "aenv.cli.main", "server"]
+        words += ["--data", str(self.folders.data), "--port", str(port)]
+        if self.host:
+            words += ["--host", self.host]
+        if self.engine:
+            words += ["--engine", self.engine]
+        if self.idle_exit is not None:
+            words += ["--idle-exit", f"{self.idle_exit:g}"]
+        return words
+
+
+def find(folders: Folders, *, api_key: str | None = None) -> Endpoint | None:
+    """The local server, if one answers: this data folder's, else the one that is the default.
+
+    Somebody who chose a data folder (``AENV_DATA_DIR``) wants no other server.
+    """
+    profiles = read_profiles(folders)
+    default = profiles.get(DEFAULT_PROFILE)
+    places = [(folders.data, profiles.get(folders.instance))]
+    if default is not None and default.data and not os.environ.get("AENV_DATA_DIR"):
+        places.append((Path(default.data), default))
+    for data, profile in places:
+        url = running(data)
+        if url and answers(url):
+            return Endpoint(url, api_key or (profile.api_key if profile else None))
+    return None
+
+
+def running(data: Path) -> str | None:
+    """The URL of the server that holds this data folder; None while there is none, or it starts."""
+    holder = holder_of(data)
+    url = holder.get("url") if holder else None
+    return str(url) if url else None
+
+
+def holder_of(data: Path) -> dict[str, object] | None:
+    """``pid`` and ``url`` of the server that holds this data folder's lock now."""
+    try:
+        with (data / LOCK_NAME).open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                content = json.load(file)
+                return content if isinstance(content, dict) else None
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def find_or_start(launch: Launch) -> Endpoint:
+    """The local server; started when none answers. HostSetupError says what this host lacks."""
+    found = find(launch.folders, api_key=launch.api_key)
+    if found is not None:
+        return found
+    refuse_if_impossible(launch.engine)
+    with _only_one(launch.folders):
+        return find(launch.folders, api_key=launch.api_key) or _start(launch)
+
+
+def refuse_if_impossible(engine: str | None) -> None:
+    """HostSetupError for what would make the server's start fail anyway."""
+    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("fastapi") is None:
+        raise HostSetupError(
+            "no server is configured and this installation cannot run one; install the server "
+            "(pip install 'aenv-platform[server]') or name one: AENV_SYSTEM_URL, AENV_API_KEY"
+        )
+    if (engine or os.environ.get("AENV_ENGINE") or "gvisor") == "process":
+        return
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise HostSetupError(f"no aenv server runs here. {_NO_ENGINE}")
+
+
+def answers(url: str, *, timeout: float = 2.0) -> bool:
+    """Whether an aenv (or E2B) server is healthy there."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", f"{parts.path}/health")
+        return connection.getresponse().status in (200, 204)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _start(launch: Launch) -> Endpoint:
+    folder = launch.folders.data
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = folder / LOG_NAME
+    port = launch.port if launch.port is not None else _default_port()
+    with log.open("ab") as output:
+        start = output.tell()
+        process = subprocess.Popen(
+            launch.argv(port),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+        )
+    try:
+        return _ready(launch, process, log, start)
+    except BaseException:
+        process.terminate()
+        raise
+
+
+def _ready(launch: Launch, process: subprocess.Popen[bytes], log: Path, start: int) -> Endpoint:
+    deadline = time.monotonic() + START_DEADLINE
+    while time.monotonic() < deadline:
+        found = find(launch.folders, api_key=launch.api_key)
+        if found is not None:
+            return found
+        code = process.poll()
+        if code is not None:
+            raise ServerUnreachableError(
+                f"the server ended with status {code} at its start: {_last_words(log, start)} "
+                f"(log: {log}; what this host lacks: aenv doctor)"
+            )
+        time.sleep(0.02)
+    raise ServerUnreachableError(
+        f"the server was not ready within {START_DEADLINE:g} s: {_last_words(log, start)} "
+        f"(log: {log})"
+    )
+
+
+def _last_words(log: Path, start: int) -> str:
+    with log.open("rb") as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it wrote nothing"
+
+
+def _default_port() -> int:
+    """The usual port, or a free one when some other program has it."""
+    port = int(os.environ.get("AENV_PORT") or DEFAULT_PORT)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port
+
+
+@contextmanager
+def _only_one(folders: Folders) -> Iterator[None]:
+    """Serialises starts for one data folder; waits for the other program's start to end."""
+    folders.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folders.data / "start.lock").open("w") as file:
+        deadline = time.monotonic() + START_DEADLINE + 5
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ServerUnreachableError(
+                        "another program has been starting the server for too long; "
+                        f"see {folders.data / LOG_NAME}"
+                    ) from error
+                time.sleep(0.05)
+        yield

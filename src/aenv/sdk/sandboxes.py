@@ -1,0 +1,302 @@
+"""A sandbox as its caller holds it. ``_sync.py`` is derived from this module."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from aenv.models.errors import NotFoundError
+from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
+from aenv.sdk import commands, logs, processes, servers, wire
+from aenv.sdk.client import Agent, Client
+from aenv.sdk.creates import Create
+from aenv.sdk.events import OutputCallback, ProcessEvent
+from aenv.sdk.files import AsyncFiles
+from aenv.sdk.launches import LOGIN_SHELL, Command, Launch
+from aenv.sdk.outputs import Listeners
+from aenv.sdk.processes import AsyncProcess
+from aenv.sdk.results import CommandResult, LogLine, ProcessInfo, SandboxInfo, metrics_from_wire
+
+
+class AsyncSandbox:
+    """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
+    :meth:`connect`.
+
+    As a context manager it is killed at the end. ``url``, ``api_key`` and ``profile`` name the
+    server; without them ``AENV_SYSTEM_URL`` and the default profile do, else the local server is
+    used and started when none runs.
+    """
+
+    def __init__(self, client: Client, body: Mapping[str, Any]) -> None:
+        self._client = client
+        self._body = dict(body)
+        self._id = str(body["sandboxID"])
+        self._agent = Agent(client, self._id, body.get("envdAccessToken"))
+        self._files = AsyncFiles(self._agent)
+
+    @classmethod
+    async def create(
+        cls,
+        template: str | None = None,
+        *,
+        timeout: int = 300,
+        env: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        disk_mb: int | None = None,
+        network: NetworkPolicy | None = None,
+        engine: str | None = None,
+        wait: float = 1200,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> AsyncSandbox:
+        """Start a sandbox that lives ``timeout`` seconds unless extended.
+
+        Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
+        built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
+        names another engine than the server's; ``"process"`` isolates nothing.
+        """
+        request = Create(
+            template=template,
+            timeout=timeout,
+            env=env or {},
+            metadata=metadata or {},
+            cpu=cpu,
+            memory_mb=memory_mb,
+            disk_mb=disk_mb,
+            network=network,
+            engine=engine,
+        )
+        client = await servers.connect(url, api_key, profile, engine=engine)
+        try:
+            return cls(client, await request.send(client, wait=wait))
+        except BaseException:
+            await client.aclose()
+            raise
+
+    @classmethod
+    async def attach(
+        cls,
+        sandbox_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> AsyncSandbox:
+        """A handle on a sandbox that exists; its life time stays as it is."""
+        client = await servers.connect(url, api_key, profile)
+        return cls(client, await servers.fetch(client, "GET", f"/sandboxes/{sandbox_id}"))
+
+    @classmethod
+    async def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        timeout: int = 300,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> AsyncSandbox:
+        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now."""
+        client = await servers.connect(url, api_key, profile)
+        path = f"/v2/sandboxes/{sandbox_id}/connect"
+        return cls(client, await servers.fetch(client, "POST", path, {"timeout": timeout}))
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """All sandboxes of the key, newest first; only those with all of ``metadata`` if given."""
+        client = await servers.connect(url, api_key, profile)
+        try:
+            return await servers.list_sandboxes(client, metadata=metadata)
+        finally:
+            await client.aclose()
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def template(self) -> str:
+        """The template's name, or its id where it has no name."""
+        return str(self._body.get("alias") or self._body["templateID"])
+
+    @property
+    def files(self) -> AsyncFiles:
+        return self._files
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: str | bytes | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+        check: bool = False,
+    ) -> CommandResult:
+        """Run a command and wait for it. A string goes to ``bash -l -c``, a sequence runs as it is.
+
+        CommandTimeoutError when it runs past ``timeout`` seconds (it is killed and its output
+        is in the error); with ``check`` CommandFailedError for a status other than 0.
+        Cancelling kills it.
+        """
+        launch = Launch(command, user, cwd, env, timeout, stdin=stdin is not None)
+        return await commands.execute(
+            self._agent,
+            launch,
+            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+            listeners=Listeners(on_stdout, on_stderr),
+            check=check,
+        )
+
+    async def stream(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: str | bytes | None = None,
+    ) -> AsyncIterator[ProcessEvent]:
+        """Run a command and yield ``Started``, ``Output``…, ``Exited``. Leaving early kills it."""
+        launch = Launch(command, user, cwd, env, timeout, stdin=stdin is not None)
+        raw = stdin.encode() if isinstance(stdin, str) else stdin
+        async for event in commands.stream(self._agent, launch, stdin=raw):
+            yield event
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+    ) -> AsyncProcess:
+        """Start a command in the background. ``stdin``: keep it open for ``send_stdin``."""
+        launch = Launch(command, user, cwd, env, timeout, stdin=stdin)
+        process = await processes.start(self._agent, launch)
+        return processes.in_background(process, on_stdout, on_stderr)
+
+    async def pty(
+        self,
+        command: Command = LOGIN_SHELL,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncProcess:
+        """Start a command on a terminal. Iterate ``events()`` for its output."""
+        variables = {
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            **(env or {}),
+        }
+        launch = Launch(command, user, cwd, variables, timeout, stdin=True, size=(cols, rows))
+        return await processes.start(self._agent, launch)
+
+    async def processes(self) -> builtins.list[ProcessInfo]:
+        """What was started through the API and still runs."""
+        reply = await self._agent.rpc("process.Process/List", {})
+        return [ProcessInfo.from_wire(entry) for entry in reply.get("processes", ())]
+
+    async def process(self, pid: int) -> AsyncProcess:
+        """A foreground handle on a running process, or on one that ended a moment ago."""
+        return await processes.attach(self._agent, pid)
+
+    def host(self, port: int) -> str:
+        """The host name under which the server forwards to a port of the sandbox."""
+        domain = self._body.get("domain") or "localhost"
+        return f"{port}-{self._id}.{domain}"
+
+    def url(self, port: int) -> str:
+        """Where a browser or HTTP client reaches a port of the sandbox."""
+        server = urlsplit(self._client.endpoint.url)
+        port_of_host = urlsplit(f"//{self.host(port)}").port
+        plain = server.scheme == "http" and port_of_host in (None, server.port)
+        return f"{'http' if plain else 'https'}://{self.host(port)}"
+
+    async def info(self) -> SandboxInfo:
+        """SandboxNotFoundError once it is gone."""
+        return SandboxInfo.from_wire((await self._control("GET", "")).json())
+
+    async def metrics(self) -> builtins.list[SandboxMetrics]:
+        """Samples in time order; the newest is the last."""
+        return [
+            metrics_from_wire(entry) for entry in (await self._control("GET", "/metrics")).json()
+        ]
+
+    async def logs(self, *, limit: int = 1000, search: str | None = None) -> builtins.list[LogLine]:
+        """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
+        return await logs.newest(self._client, self._id, limit=limit, search=search)
+
+    async def follow_logs(self, *, limit: int = 1000) -> AsyncIterator[LogLine]:
+        """The newest lines, then new ones as they come, until the sandbox ends."""
+        async for line in logs.follow(self._client, self._id, limit=limit):
+            yield line
+
+    async def set_timeout(self, seconds: int) -> None:
+        """Let it end so many seconds from now, sooner or later than before."""
+        await self._control("POST", "/timeout", {"timeout": seconds})
+
+    async def extend(self, seconds: int) -> None:
+        """Let it live at least so many seconds from now."""
+        await self._control("POST", "/refreshes", {"duration": seconds})
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        """Replace the egress rules; they hold for new connections at once."""
+        await self._control("PUT", "/network", wire.network(policy))
+
+    async def kill(self) -> bool:
+        """End it and free all it holds; False when it was gone already."""
+        try:
+            await self._control("DELETE", "")
+        except NotFoundError:
+            return False
+        finally:
+            await self.close()
+        return True
+
+    async def close(self) -> None:
+        """Let go of connections; the sandbox lives on."""
+        await self._client.aclose()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.kill()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._id!r}, template={self.template!r})"
+
+    async def _control(self, method: str, path: str, body: Any = None) -> Any:
+        return await self._client.call(method, f"/sandboxes/{self._id}{path}", json=body)
