@@ -15,12 +15,11 @@ from aenv.models.errors import (
     EnvironmentFaultError,
     HostSetupError,
     NotFoundError,
-    TemplateBuildError,
     TemplateNotReadyError,
 )
 from aenv.models.sandboxes import AGENT_PORT, SandboxExit
 from aenv.models.settings import Settings
-from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
+from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node.admission import Admission
 from aenv.node.agents import AgentClient
 from aenv.node.engine import Engine, Isolation, Machine, MachineSpec, Rootfs
@@ -33,7 +32,6 @@ AGENT_DEADLINE = 20.0
 READY_DEADLINE = 60.0
 READY_INTERVAL = 0.5
 BUILT_IN = ("base", "host")
-_RETRY_BUILDING = 5.0
 
 T = TypeVar("T")
 
@@ -50,8 +48,10 @@ class OpenImage(Protocol):
 class Images(Protocol):
     """The part of ``images.ImageStore`` a node uses."""
 
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
     async def open(self, name: str) -> OpenImage: ...
-    async def ensure(self, name: str, *, wait: float = 0) -> TemplateProgress: ...
+    async def ensure(self, name: str, wait: float = 0) -> TemplateProgress: ...
     async def progress(self, name: str) -> TemplateProgress: ...
     async def list(self) -> list[TemplateInfo]: ...
     async def delete(self, name: str) -> None: ...
@@ -124,18 +124,11 @@ class Launcher:
     async def _open(self, engine: Engine, name: str) -> tuple[TemplateInfo, Rootfs]:
         if engine.capabilities.isolation is Isolation.NONE:
             return _host_files(name), Rootfs(lowers=())
-        progress = await self._images.ensure(name)
-        if progress.status is TemplateStatus.ERROR:
-            raise TemplateBuildError(
-                f"the template {name!r} could not be built: {progress.error}; "
-                f"try again with: aenv template build {name}"
-            )
-        if progress.status is not TemplateStatus.READY:
-            raise TemplateNotReadyError(
-                f"the template {name!r} is being built: {progress.fraction:.0%}, {progress.step}",
-                retry_after=_RETRY_BUILDING,
-            )
-        image = await self._images.open(name)
+        try:
+            image = await self._images.open(name)
+        except TemplateNotReadyError:
+            await self._images.ensure(name)
+            image = await self._images.open(name)
         return image.info, image.rootfs
 
     async def _initialise(

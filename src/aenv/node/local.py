@@ -85,6 +85,7 @@ class LocalNode(Node):
         await self._logs.open(request.sandbox_id for request in adopt)
         for name in {request.engine for request in adopt}:
             self._engines.keep[name] = frozenset(r.sandbox_id for r in adopt if r.engine == name)
+        await self._images.start()
         await self._engines.get(self._settings.engine)
         for capabilities in self._engines.capabilities():
             if not capabilities.needs_root:
@@ -111,6 +112,7 @@ class LocalNode(Node):
         await self._sampler.close()
         await self._logs.close()
         await self._engines.close()
+        await self._images.close()
 
     async def info(self) -> NodeInfo:
         headroom = await asyncio.to_thread(self._measure)

@@ -141,11 +141,12 @@ class LogKeeper:
 
     async def _append(self, sandbox_id: str, log: _Log, lines: list[LogLine]) -> None:
         async with log.lock:
+            told = []
             if log.unwritten:
                 lost = f"{log.unwritten} lines were lost: the host's disk was full"
-                lines = [LogLine(lines[0].timestamp, "system", "warn", lost, {}), *lines]
+                told = [LogLine(lines[0].timestamp, "system", "warn", lost, {})]
             try:
-                await asyncio.to_thread(self._write, log.files, lines)
+                await asyncio.to_thread(self._write, log.files, told + lines)
                 log.unwritten = 0
             except OSError as error:
                 if not log.unwritten:

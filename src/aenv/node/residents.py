@@ -38,7 +38,7 @@ class Resident:
     template: TemplateInfo
     watcher: asyncio.Task[None] | None = None
     departure: asyncio.Task[None] | None = None
-    ended: bool = False
+    end: SandboxExit | None = None
     nameservers: tuple[str, ...] | None = None
     network_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -95,11 +95,8 @@ class Residents:
             end = SandboxExit(resident.sandbox_id, None, Culprit.INFRASTRUCTURE, str(error))
         if resident.departure is not None:
             return
-        resident.ended = True
+        resident.end = end
         self._exits.put_nowait(end)
-        await self._logs.note(
-            resident.sandbox_id, f"the sandbox ended: {end.reason}", level="error"
-        )
         try:
             await self.leave(resident)
         except AenvError as error:
@@ -117,7 +114,10 @@ class Residents:
     async def _depart(self, resident: Resident) -> None:
         try:
             self._sampler.untrack(resident.sandbox_id)
-            await self._logs.unfollow(resident.sandbox_id, drain=not resident.ended)
+            await self._logs.unfollow(resident.sandbox_id, drain=resident.end is None)
+            if resident.end is not None:
+                said = f"the sandbox ended: {resident.end.reason}"
+                await self._logs.note(resident.sandbox_id, said, level="error")
             async with asyncio.timeout(DESTROY_DEADLINE):
                 await resident.machine.destroy()
         except BaseException as error:
@@ -129,5 +129,5 @@ class Residents:
                 ) from None
             raise
         self._table.pop(resident.sandbox_id, None)
-        if resident.watcher is not None and not resident.ended:
+        if resident.watcher is not None and resident.end is None:
             resident.watcher.cancel()
