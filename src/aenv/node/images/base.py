@@ -51,13 +51,15 @@ PACKAGES = (
 )
 _REVISION = "1"
 _SPACE_NEEDED = 3 << 30
-_EPOCH = 1_700_000_000
+_PASSWORDS_CHANGED = "19700"
+"""Days since 1970, in ``/etc/shadow``: fixed, for reproducible bytes; the passwords are locked."""
 _LEFTOVERS = (
     "etc/.pwd.lock",
     "etc/apt/apt.conf.d/99mmdebstrap",
     "etc/apt/sources.list.d/*",
     "etc/*-",
     "etc/machine-id",
+    "etc/skel/.*",
     "root/.profile",
     "root/.bashrc",
     "run/*",
@@ -99,7 +101,6 @@ class BaseRecipe(Recipe):
             sources=debian_sources(SUITE, os.environ),
             archives=archives,
             acquire=_acquire_options(),
-            epoch=_EPOCH,
             report=lambda fraction, step: report(fraction * 0.85, step),
         )
         report(0.86, "configuring the system")
@@ -110,7 +111,8 @@ class BaseRecipe(Recipe):
         image = workspace / "rootfs.erofs"
         pack(root, image, epoch)
         report(0.98, "sealing the image")
-        _prune(archives, root)
+        _prune(archives, packages)
+        shutil.rmtree(root)
         return Built(image, packages=packages)
 
 
@@ -143,7 +145,9 @@ def _archive_time(root: Path) -> int:
         for path in (root / "var/lib/apt/lists").glob("*Release")
         if (match := re.search(r"^Date: (.+)$", path.read_text(errors="replace"), re.MULTILINE))
     ]
-    return int(max(dates, default=_EPOCH))
+    if not dates:
+        raise TemplateBuildError("the mirrors' release files carry no date")
+    return int(max(dates))
 
 
 def _installed(root: Path) -> dict[str, str]:
@@ -167,12 +171,9 @@ def _configure(root: Path) -> None:
     _write(root / "etc/environment", users.ENVIRONMENT)
     _write(root / "etc/default/locale", users.ENVIRONMENT)
     _write(root / "etc/sudoers", users.SUDOERS, 0o440)
-    _add_user(root)
     for source in sorted((root / "etc/skel").iterdir()):
-        if source.name not in {".profile", ".bashrc"}:
-            source.unlink()
-        else:
-            shutil.copy(source, root / "root" / source.name)
+        shutil.copy(source, root / "root" / source.name)
+    _add_user(root)
 
 
 def _vendor_sources(root: Path) -> str:
@@ -199,7 +200,7 @@ def _clean(root: Path) -> None:
 def _add_user(root: Path) -> None:
     command = ["useradd", "--create-home", "--uid", str(users.UID), "--groups", "sudo"]
     command += ["--shell", "/bin/bash", users.USER]
-    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SOURCE_DATE_EPOCH": str(_EPOCH)}
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     try:
         subprocess.run(
             ["chroot", str(root), *command],
@@ -212,6 +213,10 @@ def _add_user(root: Path) -> None:
     except subprocess.SubprocessError as error:
         raise TemplateBuildError(f"useradd failed: {getattr(error, 'stderr', error)}") from error
     (root / "home" / users.USER).chmod(0o755)
+    shadow = root / "etc/shadow"
+    lines = [line.split(":") for line in shadow.read_text().splitlines()]
+    dated = [":".join([*line[:2], _PASSWORDS_CHANGED, *line[3:]]) + "\n" for line in lines]
+    shadow.write_text("".join(dated))
     for path in (root / "etc").glob("*-"):
         path.unlink()
     (root / "etc/.pwd.lock").unlink(missing_ok=True)
@@ -223,11 +228,9 @@ def _write(path: Path, content: str, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def _prune(archives: Path, root: Path) -> None:
+def _prune(archives: Path, packages: dict[str, str]) -> None:
     """Keep only the packages of this build in the cache."""
-    used = {
-        f"{package}_{version.replace(':', '%3a')}_" for package, version in _installed(root).items()
-    }
+    used = {f"{package}_{version.replace(':', '%3a')}_" for package, version in packages.items()}
     for path in archives.glob("*.deb"):
         if path.name.rpartition("_")[0] + "_" not in used:
             path.unlink()

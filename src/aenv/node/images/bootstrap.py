@@ -7,7 +7,6 @@ nothing of them.
 from __future__ import annotations
 
 import os
-import pty
 import re
 import shlex
 import subprocess
@@ -21,16 +20,22 @@ from aenv.node.images.recipes import Report
 
 _PHASES = (
     ("running apt-get update", "reading the package lists", 0.00, 0.06),
-    ("downloading packages", "downloading the essential packages", 0.06, 0.14),
-    ("extracting archives", "unpacking the essential packages", 0.14, 0.24),
-    ("installing essential", "installing the essential packages", 0.24, 0.38),
-    ("installing remaining", "downloading and installing packages", 0.38, 0.98),
-    ("cleaning package lists", "cleaning up", 0.98, 1.00),
+    ("downloading packages", "downloading the essential packages", 0.06, 0.12),
+    ("extracting archives", "unpacking the essential packages", 0.12, 0.32),
+    ("installing essential", "installing the essential packages", 0.32, 0.50),
+    ("installing remaining", "installing packages", 0.50, 0.98),
+    ("cleaning", "cleaning up", 0.98, 1.00),
 )
 """mmdebstrap's own words, ours, and the share of its time (fractions from, to)."""
 
-_PERCENT = re.compile(r"(?P<status>\w+)?:?\s+(?P<percent>\d+\.\d\d)(?:\s|$)")
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PLANNED = re.compile(r"\d+ upgraded, (\d+) newly installed")
+_WEIGHTS = {
+    "downloading packages": {"Get": 1.0},
+    "installing essential": {"Setting": 1.0},
+    "installing remaining": {"Get": 0.2, "Unpacking": 0.5, "Setting": 0.3},
+}
+"""apt's lines, one per package, and what all of one kind are worth in a phase."""
+
 _TAIL_LINES = 40
 _APT_OPTIONS = (
     'APT::Install-Recommends "false"',
@@ -61,29 +66,26 @@ def mmdebstrap(
     sources: Sequence[AptSource],
     archives: Path,
     acquire: Sequence[str],
-    epoch: int,
     report: Report,
 ) -> None:
     """Fill ``root`` (absent). ``acquire``: further lines of apt configuration, for this run only.
+
+    The package lists stay, for the caller to read. SOURCE_DATE_EPOCH is not passed on: with it
+    Python compiles to files that every import checks against the content of their source.
 
     Raises HostSetupError, DiskFullError, TemplateBuildError with the last lines of output.
     """
     archives.mkdir(parents=True, exist_ok=True)
     command = _command(root, suite, packages, archives, acquire)
     stdin = "\n".join(source.deb822() for source in sources)
-    env = {
-        **os.environ,
-        "SOURCE_DATE_EPOCH": str(epoch),
-        "LC_ALL": "C.UTF-8",
-        "DEBIAN_FRONTEND": "noninteractive",
-    }
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    env.pop("SOURCE_DATE_EPOCH", None)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    progress = _Progress(report)
+    progress = Progress(report)
     try:
         for line in _run(command, stdin, env):
             progress.see(line)
-            if line and not _PERCENT.match(line) and line != "done":
-                tail.append(line)
+            tail.append(line)
     except FileNotFoundError as error:
         raise HostSetupError(
             f"{error.filename} is missing; run: apt-get install mmdebstrap"
@@ -98,11 +100,12 @@ def _command(
     cache = '"$1"/var/cache/apt/archives'
     return [
         "mmdebstrap",
+        "--verbose",
         "--mode=root",
         "--variant=apt",
         "--format=directory",
         f"--include={','.join(packages)}",
-        "--skip=download/empty,essential/unlink,cleanup/apt/cache",
+        "--skip=download/empty,essential/unlink,cleanup/apt/cache,cleanup/apt/lists",
         *(f"--aptopt={option}" for option in (*_APT_OPTIONS, *acquire)),
         *(f"--dpkgopt={option}" for option in LEAVE_OUT),
         f"--setup-hook=mkdir -p {cache} && mount --bind {shlex.quote(str(archives))} {cache}",
@@ -114,60 +117,50 @@ def _command(
 
 
 def _run(command: Sequence[str], stdin: str, env: dict[str, str]) -> Iterator[str]:
-    """Its lines as they come; without a terminal mmdebstrap would not tell how far it is."""
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=theirs, env=env
-        )
-    finally:
-        os.close(theirs)
-    with process, os.fdopen(ours, "rb", buffering=0) as output:
+    """Its lines as they come. Raises CalledProcessError."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=env,
+        text=True,
+        errors="replace",
+    ) as process:
         assert process.stdin is not None
-        process.stdin.write(stdin.encode())
+        assert process.stderr is not None
+        process.stdin.write(stdin)
         process.stdin.close()
-        yield from _lines(output.fileno())
+        for line in process.stderr:
+            yield line.strip()
         if process.wait():
             raise subprocess.CalledProcessError(process.returncode, command[0])
 
 
-def _lines(descriptor: int) -> Iterator[str]:
-    rest = ""
-    while True:
-        try:
-            chunk = os.read(descriptor, 65536)
-        except OSError:
-            chunk = b""
-        if not chunk:
-            break
-        *lines, rest = re.split(r"[\r\n]+", rest + chunk.decode(errors="replace"))
-        yield from (_ESCAPES.sub("", line).strip() for line in lines)
-    yield _ESCAPES.sub("", rest).strip()
-
-
-class _Progress:
+class Progress:
     """Turns mmdebstrap's lines into a fraction that never falls."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._phase = _PHASES[0]
-        self._halves = False
+        self._planned = 0
+        self._part = 0.0
 
     def see(self, line: str) -> None:
         for phase in _PHASES:
             if line.startswith(f"I: {phase[0]}"):
-                self._phase = phase
-                self._report(phase[2], phase[1])
-                return
-        match = _PERCENT.match(line)
-        if match:
-            self._report_part(match["status"], float(match["percent"]) / 100)
+                self._phase, self._part = phase, 0.0
+                self._tell()
+        if match := _PLANNED.match(line):
+            self._planned, self._part = int(match[1]), 0.0
+        weight = _WEIGHTS.get(self._phase[0], {}).get(re.split(r"[ :]", line, maxsplit=1)[0])
+        if weight and self._planned:
+            self._part = min(self._part + weight / self._planned, 1.0)
+            self._tell()
 
-    def _report_part(self, status: str | None, part: float) -> None:
-        words, step, start, end = self._phase
-        if words == "installing remaining":
-            part = part * 0.25 if status == "downloading" else 0.25 + part * 0.75
-        self._report(start + (end - start) * part, step)
+    def _tell(self) -> None:
+        _, step, start, end = self._phase
+        self._report(start + (end - start) * self._part, step)
 
 
 def _failure(tail: Sequence[str]) -> TemplateBuildError | DiskFullError:

@@ -25,7 +25,7 @@ def clamp_times(root: Path, epoch: int) -> None:
 def pack(root: Path, image: Path, epoch: int) -> None:
     """Raises HostSetupError, DiskFullError, TemplateBuildError."""
     clamp_times(root, epoch)
-    command = ["mkfs.erofs", "-zlz4", f"-U{_UUID}", "--quiet", str(image), str(root)]
+    command = ["mkfs.erofs", "-zlz4", "-C65536", f"-U{_UUID}", "--quiet", str(image), str(root)]
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     try:
         subprocess.run(
