@@ -50,9 +50,13 @@ class FakeAgent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def _last(self) -> int:
+        return int(self.ring[-1]["seq"]) if self.ring else 0
+
     def say(self, message: str, *, stream: str = "stdout", level: str = "info") -> None:
         entry = {
-            "seq": self.ring[-1]["seq"] + 1 if self.ring else 1,
+            "seq": self._last + 1,
             "timestamp": "2026-01-01T00:00:00.5Z",
             "stream": stream,
             "level": level,
@@ -120,11 +124,18 @@ class FakeAgent:
         try:
             async with asyncio.timeout(wait or 0.0001):
                 while not (found := [one for one in self.ring if one["seq"] > after]):
+                    if after > self._last:
+                        break
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             found = []
-        return 200, json.dumps({"entries": found[:limit], "dropped": self.dropped}).encode()
+        page = {
+            "entries": found[:limit],
+            "next": found[:limit][-1]["seq"] if found else min(after, self._last),
+            "dropped": self.dropped,
+        }
+        return 200, json.dumps(page).encode()
 
     def _start(self, body: bytes) -> bytes:
         command = json.loads(body[5:])["process"]["args"][-1]

@@ -129,6 +129,21 @@ async def test_the_last_words_are_fetched_when_a_sandbox_leaves(tmp_path: Path, 
     assert messages(await keeper.query("i1", LogQuery())) == ["last words"]
 
 
+async def test_a_guest_set_back_to_an_older_snapshot_is_followed_from_there(
+    tmp_path: Path, agent: FakeAgent
+):
+    first = open_log(tmp_path)
+    first.append([line("from the future", agent_seq=100)])
+    keeper = LogKeeper(tmp_path)
+    await keeper.open(["i1"])
+    agent.say("from the past")
+    keeper.follow("i1", await client(agent))
+    await until(lambda: keeper._logs["i1"].files.last_agent_seq == 1)
+    agent.say("and on")
+    await _until_kept(keeper, ["from the future", "and on"])
+    await keeper.close()
+
+
 async def test_a_gap_is_told(tmp_path: Path, agent: FakeAgent):
     agent.dropped = 12
     agent.say("later")

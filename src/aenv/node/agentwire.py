@@ -63,9 +63,13 @@ class AgentLine:
 
 @dataclass(frozen=True, slots=True)
 class AgentLines:
-    """``dropped``: entries the ring lost before the first one here; ``size``: bytes received."""
+    """``dropped``: entries the ring lost before the first one here; ``size``: bytes received.
+
+    ``next`` is what to ask for next; less than what was asked for if the guest was set back.
+    """
 
     lines: tuple[AgentLine, ...]
+    next: int
     dropped: int
     size: int
 
@@ -110,7 +114,13 @@ def read_lines(reply: Reply, *, after: int, limit: int) -> AgentLines:
     lines = tuple(
         line for line in map(_line, entries[:limit]) if line is not None and line.seq > after
     )
-    return AgentLines(lines, max(0, int(_number(found, "dropped"))), len(reply.body))
+    last = max([line.seq for line in lines], default=after)
+    return AgentLines(
+        lines,
+        next=min(last, max(0, int(_number(found, "next", last)))),
+        dropped=max(0, int(_number(found, "dropped"))),
+        size=len(reply.body),
+    )
 
 
 async def process_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
@@ -155,10 +165,10 @@ def _json_object(body: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def _number(found: dict[str, Any], name: str) -> float:
-    value = found.get(name, 0)
+def _number(found: dict[str, Any], name: str, default: float = 0) -> float:
+    value = found.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        return 0
+        return default
     return value
 
 

@@ -137,6 +137,8 @@ class LogKeeper:
             lines.insert(0, LogLine(lines[0].timestamp, "system", "warn", lost, {}))
         if lines:
             await asyncio.shield(self._append(sandbox_id, log, lines))
+        elif batch.next < log.files.last_agent_seq:
+            log.files.last_agent_seq = batch.next
         return batch
 
     async def _append(self, sandbox_id: str, log: _Log, lines: list[LogLine]) -> None:

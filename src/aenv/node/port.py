@@ -133,7 +133,11 @@ class Node(ABC):
         search: str | None = None,
         start: float | None = None,
     ) -> list[LogEntry]:
-        """Entries with ``seq > after`` (``seq < after`` when descending and after > 0), at most ``limit``."""
+        """Entries with ``seq > after`` (``seq < after`` when descending and after > 0), at most ``limit``.
+
+        ``level`` is the least severity, ``search`` a part of the message. ``start`` in unix seconds: nothing earlier,
+        or when descending nothing later.
+        """
 
     @abstractmethod
     def exits(self) -> AsyncIterator[SandboxExit]:
