@@ -1,0 +1,4 @@
+package filesystem
+
+// Watchers holds the watchers that are polled.
+type Watchers struct{}

@@ -1,0 +1,85 @@
+package host
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"aenv.dev/agent/internal/settings"
+	"aenv.dev/agent/internal/wire"
+)
+
+// initRequest is the body of POST /init. An absent field leaves things as they are.
+type initRequest struct {
+	SandboxID      *string            `json:"sandboxId"`
+	TemplateID     *string            `json:"templateId"`
+	AccessToken    *string            `json:"accessToken"`
+	EnvVars        *map[string]string `json:"envVars"`
+	DefaultUser    *string            `json:"defaultUser"`
+	DefaultWorkdir *string            `json:"defaultWorkdir"`
+	Hostname       *string            `json:"hostname"`
+	Hosts          *string            `json:"hosts"`
+	DNSServers     *[]string          `json:"dnsServers"`
+	Timestamp      *time.Time         `json:"timestamp"`
+	NextVerifier   *string            `json:"nextVerifier"`
+}
+
+// init applies what can fail first, so that a failed call changes no credential and can be repeated.
+func (h *Host) init(w http.ResponseWriter, r *http.Request) {
+	var request initRequest
+	if err := wire.Read(w, r, &request); err != nil {
+		wire.Fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if err := request.check(); err != nil {
+		wire.Fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if h.System != nil {
+		if err := h.System.configure(&request); err != nil {
+			wire.Fail(w, http.StatusInternalServerError, err.Error())
+			return
+		}
+	}
+	if next := request.NextVerifier; next != nil && *next != "" {
+		if err := h.Guard.SetVerifier(*next); err != nil {
+			wire.Fail(w, http.StatusBadRequest, err.Error())
+			return
+		}
+	}
+	h.Settings.Update(request.apply)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (q *initRequest) check() error {
+	if q.EnvVars != nil {
+		for name, value := range *q.EnvVars {
+			if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+				return fmt.Errorf("envVars: invalid environment variable %q", name)
+			}
+		}
+	}
+	if q.DefaultWorkdir != nil && *q.DefaultWorkdir != "" && !strings.HasPrefix(*q.DefaultWorkdir, "/") {
+		return fmt.Errorf("defaultWorkdir: '%s' is not an absolute path", *q.DefaultWorkdir)
+	}
+	return nil
+}
+
+func (q *initRequest) apply(s *settings.Settings) {
+	set(&s.SandboxID, q.SandboxID)
+	set(&s.TemplateID, q.TemplateID)
+	set(&s.AccessToken, q.AccessToken)
+	set(&s.EnvVars, q.EnvVars)
+	set(&s.DefaultWorkdir, q.DefaultWorkdir)
+	if q.DefaultUser != nil && *q.DefaultUser != "" {
+		s.DefaultUser = *q.DefaultUser
+	}
+	s.Initialised = true
+}
+
+func set[T any](field *T, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
