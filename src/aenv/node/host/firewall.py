@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from typing import Any
 
 from aenv.models.errors import HostSetupError
 from aenv.node.host.port import Firewall
@@ -16,9 +17,12 @@ class RootFirewall(Firewall):
     def load(self, script: str) -> None:
         self._run(["-f", "-"], script)
 
-    def ruleset(self) -> list[dict[str, object]]:
+    def tables(self) -> list[str]:
+        return [line.removeprefix("table ") for line in self._run(["list", "tables"]).splitlines()]
+
+    def ruleset(self) -> list[dict[str, Any]]:
         answer = json.loads(self._run(["-j", "list", "ruleset"]) or "{}")
-        found: list[dict[str, object]] = answer.get("nftables", [])
+        found: list[dict[str, Any]] = answer.get("nftables", [])
         return found
 
     def _run(self, arguments: list[str], script: str = "") -> str:
@@ -28,14 +32,19 @@ class RootFirewall(Firewall):
                 "nft is missing, so the network of sandboxes cannot be restricted. "
                 "Install it with: apt-get install nftables"
             )
-        done = subprocess.run(
-            [tool, *arguments],
-            input=script,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-        )
+        try:
+            done = subprocess.run(
+                [tool, *arguments],
+                input=script,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+            )
+        except subprocess.TimeoutExpired:
+            raise HostSetupError(
+                f"nft did not answer within {_TIMEOUT} s; is another program holding the ruleset?"
+            ) from None
         if done.returncode != 0:
             raise HostSetupError(
                 f"nft refused our rules ({done.stderr.strip() or done.returncode}). "

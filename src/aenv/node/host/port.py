@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from aenv.node.engine import Finding
 
@@ -163,7 +164,11 @@ class Firewall(ABC):
         """Run an nft script as one transaction."""
 
     @abstractmethod
-    def ruleset(self) -> list[dict[str, object]]:
+    def tables(self) -> list[str]:
+        """Family and name of every table."""
+
+    @abstractmethod
+    def ruleset(self) -> list[dict[str, Any]]:
         """The whole ruleset as nft's JSON objects."""
 
 

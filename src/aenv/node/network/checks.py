@@ -1,0 +1,75 @@
+"""Does the sandboxes' subnet collide with what this host uses itself?"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from aenv.models.errors import HostSetupError
+from aenv.node.engine import Finding, Severity
+from aenv.node.host import Host, Links
+from aenv.node.network.slot import INTERFACE_PREFIX, Layout, Slot
+
+
+def require_free_subnet(layout: Layout, host: Host) -> None:
+    """HostSetupError when the host has a route of its own inside the subnet."""
+    collisions = _routes_inside(layout, host.links)
+    if collisions:
+        network, interface = collisions[0]
+        raise HostSetupError(_collision(layout, network, interface))
+
+
+def findings(layout: Layout, host: Host) -> list[Finding]:
+    found = [
+        Finding("network", Severity.MISSING, _collision(layout, network, interface))
+        for network, interface in _routes_inside(layout, host.links)
+    ]
+    found += [
+        Finding(
+            "network",
+            Severity.WARNING,
+            f"the host reaches {network} through {interface}; sandboxes take {layout.subnet} out of it",
+            "choose a subnet outside it (setting subnet)",
+        )
+        for network, interface in host.links.routes()
+        if layout.subnet.subnet_of(network) and network != layout.subnet and _is_foreign(interface)
+    ]
+    return found or [
+        Finding("network", Severity.OK, f"the subnet {layout.subnet} is free on this host")
+    ]
+
+
+def taken_networks(layout: Layout, links: Links) -> set[IPv4Network]:
+    """Slots that others hold although the registry does not know (another run folder)."""
+    return {
+        network
+        for network, interface in links.routes()
+        if network.subnet_of(layout.subnet) and not interface.startswith(layout.interface_prefix)
+    }
+
+
+def is_alone(slot: Slot, links: Links) -> bool:
+    """Whether nobody else took the same addresses at the same moment."""
+    return all(
+        interface == slot.host_interface
+        for network, interface in links.routes()
+        if network == slot.guest.network
+    )
+
+
+def _routes_inside(layout: Layout, links: Links) -> list[tuple[IPv4Network, str]]:
+    return [
+        (network, interface)
+        for network, interface in links.routes()
+        if network.subnet_of(layout.subnet) and _is_foreign(interface)
+    ]
+
+
+def _is_foreign(interface: str) -> bool:
+    return not interface.startswith(INTERFACE_PREFIX)
+
+
+def _collision(layout: Layout, network: IPv4Network, interface: str) -> str:
+    return (
+        f"This host uses {network} on {interface}, inside the sandboxes' subnet {layout.subnet}. "
+        "Choose another private range (setting subnet), such as 10.201.0.0/16."
+    )

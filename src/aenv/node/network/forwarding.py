@@ -1,0 +1,45 @@
+"""``net.ipv4.ip_forward``: switched on only if it is off, remembered, and switched back by the last instance.
+
+While it is on because of us, each instance's table forwards for nobody but slots (``rules.Table.guard``).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from aenv.node.host import Host
+from aenv.node.network.registry import Registry
+from aenv.node.network.slot import INTERFACE_PREFIX
+
+
+class Forwarding:
+    def __init__(self, folder: Path, host: Host, registry: Registry) -> None:
+        self._file = folder / "forwarding.json"
+        self._kernel = host.kernel
+        self._links = host.links
+        self._registry = registry
+
+    def enable(self) -> bool:
+        """Switch it on; True if it is on because of us (this instance or one before it)."""
+        with self._registry.locked():
+            if not self._kernel.ip_forward():
+                self._file.write_text(json.dumps({"boot_id": self._kernel.boot_id()}))
+                self._kernel.set_ip_forward(True)
+            return self._is_ours()
+
+    def restore(self) -> None:
+        """Switch it off again, if we switched it on and no other instance needs it."""
+        with self._registry.locked():
+            if not self._is_ours() or self._registry.others_present():
+                return
+            if not self._links.veth_list(INTERFACE_PREFIX):
+                self._kernel.set_ip_forward(False)
+                self._file.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        try:
+            boot_id = json.loads(self._file.read_text())["boot_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return bool(boot_id == self._kernel.boot_id())
