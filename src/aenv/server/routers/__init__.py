@@ -1,0 +1,1 @@
+"""One module per noun: thin maps from routes onto control's services."""

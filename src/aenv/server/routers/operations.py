@@ -1,0 +1,62 @@
+"""Health, metrics, nodes, snapshots by id, shutting down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from aenv.control.telemetry import CONTENT_TYPE
+from aenv.models.errors import InvalidRequestError, NotFoundError
+from aenv.server import bodies, replies
+from aenv.server.routing import Caller, System, fails
+
+router = APIRouter(tags=["operations"])
+TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+PROXY_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+@router.get("/health", status_code=204, response_class=Response)
+async def health() -> Response:
+    return Response(status_code=204)
+
+
+@router.get("/metrics", response_class=Response, responses={200: TEXT, **fails()})
+async def metrics(system: System) -> Response:
+    """Prometheus' text format; without a key only from this machine."""
+    return Response(await system.hosts.prometheus(), headers={"content-type": CONTENT_TYPE})
+
+
+@router.get("/nodes", responses=fails())
+async def nodes(system: System, caller: Caller) -> list[replies.NodeReply]:
+    return [replies.NodeReply.of(report) for report in await system.hosts.all()]
+
+
+@router.get("/nodes/{node_id}", responses=fails(404))
+async def node(node_id: str, system: System, caller: Caller) -> replies.NodeReply:
+    return replies.NodeReply.of(await system.hosts.get(node_id))
+
+
+@router.get("/snapshots/{snapshot_id:path}", status_code=404, response_model=None)
+async def snapshot(snapshot_id: str, caller: Caller) -> None:
+    """There are none before snapshots are built, so none is ever found."""
+    raise NotFoundError(f"there is no snapshot {snapshot_id[:255]!r}")
+
+
+@router.post("/admin/shutdown", responses=fails(403))
+async def shut_down(
+    system: System, caller: Caller, body: bodies.Shutdown | None = None
+) -> replies.ShutdownReply:
+    """End the server; its sandboxes too with ``kill``."""
+    killed, failed = await system.shut_down(kill=(body or bodies.Shutdown()).kill)
+    return replies.ShutdownReply(killed=killed, failed=failed)
+
+
+@router.api_route("/proxy{rest:path}", methods=PROXY_METHODS, include_in_schema=False)
+async def proxy(rest: str) -> None:
+    """Proxied requests are served before they come here; these name no sandbox."""
+    raise InvalidRequestError(
+        "to reach a sandbox, send x-agentenv-sandbox-id and x-agentenv-target-port "
+        "(or e2b-sandbox-id and e2b-sandbox-port)"
+    )

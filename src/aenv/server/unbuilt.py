@@ -1,0 +1,86 @@
+"""Known routes that this version does not serve: 501 with what is missing, never 404."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from aenv.models.errors import NotBuiltYetError
+
+SNAPSHOTS = "pausing, resuming, forking and snapshots are not built yet"
+BUILDS = (
+    "building templates over the API is not built yet; 'aenv template build' makes built-in ones"
+)
+TAGS = "tags of templates are not built yet"
+VOLUMES = "volumes are not built yet"
+SECRETS = "secrets are not built yet"
+TEAMS = "teams are not built yet"
+KEYS = "managing API keys over the API is not built yet"
+COLD = "starting from an image is not built yet; start from a template"
+ADMIN = "this admin route is not built yet"
+
+ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("POST", "/sandboxes/{sandboxID}/pause", SNAPSHOTS),
+    ("POST", "/sandboxes/{sandboxID}/resume", SNAPSHOTS),
+    ("POST", "/sandboxes/{sandboxID}/fork", SNAPSHOTS),
+    ("POST", "/sandboxes/{sandboxID}/snapshots", SNAPSHOTS),
+    ("GET", "/snapshots", SNAPSHOTS),
+    ("POST", "/sandboxes-cold", COLD),
+    ("POST", "/v3/templates", BUILDS),
+    ("POST", "/v2/templates", BUILDS),
+    ("POST", "/templates", BUILDS),
+    ("POST", "/templates/{templateID}", BUILDS),
+    ("GET", "/templates/{templateID}/files/{hash}", BUILDS),
+    ("POST", "/v2/templates/{templateID}/builds/{buildID}", BUILDS),
+    ("POST", "/templates/{templateID}/builds/{buildID}", BUILDS),
+    ("GET", "/templates/{templateID}/builds/{buildID}/status", BUILDS),
+    ("GET", "/templates/{templateID}/builds/{buildID}/logs", BUILDS),
+    ("PATCH", "/templates/{templateID}", BUILDS),
+    ("PATCH", "/v2/templates/{templateID}", BUILDS),
+    ("POST", "/templates/tags", TAGS),
+    ("DELETE", "/templates/tags", TAGS),
+    ("GET", "/templates/{templateID}/tags", TAGS),
+    ("GET", "/templates/{templateID}/tags/count", TAGS),
+    ("GET", "/templates/{templateID}/tags/exists", TAGS),
+    ("GET", "/templates/{templateID}/tags/groups", TAGS),
+    ("GET", "/templates/{templateID}/tags/{tag}/assignments", TAGS),
+    ("GET", "/volumes", VOLUMES),
+    ("POST", "/volumes", VOLUMES),
+    ("GET", "/volumes/{volumeID}", VOLUMES),
+    ("DELETE", "/volumes/{volumeID}", VOLUMES),
+    ("GET", "/volumecontent/{volumeID}/{kind}", VOLUMES),
+    ("POST", "/volumecontent/{volumeID}/{kind}", VOLUMES),
+    ("PUT", "/volumecontent/{volumeID}/{kind}", VOLUMES),
+    ("PATCH", "/volumecontent/{volumeID}/{kind}", VOLUMES),
+    ("DELETE", "/volumecontent/{volumeID}/{kind}", VOLUMES),
+    ("GET", "/secrets", SECRETS),
+    ("POST", "/secrets", SECRETS),
+    ("GET", "/secrets/{secretID}", SECRETS),
+    ("POST", "/secrets/{secretID}", SECRETS),
+    ("DELETE", "/secrets/{secretID}", SECRETS),
+    ("GET", "/teams", TEAMS),
+    ("GET", "/teams/{teamID}/metrics", TEAMS),
+    ("GET", "/teams/{teamID}/metrics/max", TEAMS),
+    ("GET", "/api-keys", KEYS),
+    ("POST", "/api-keys", KEYS),
+    ("PATCH", "/api-keys/{apiKeyID}", KEYS),
+    ("DELETE", "/api-keys/{apiKeyID}", KEYS),
+    ("POST", "/access-tokens", KEYS),
+    ("DELETE", "/access-tokens/{accessTokenID}", KEYS),
+    ("POST", "/nodes/{nodeID}", ADMIN),
+)
+
+
+def router() -> APIRouter:
+    found = APIRouter(tags=["not built yet"])
+    for method, path, missing in ROUTES:
+        found.add_route(path, _refusing(missing), methods=[method], include_in_schema=False)
+    return found
+
+
+def _refusing(missing: str):  # type: ignore[no-untyped-def]
+    async def refuse(_: Request) -> Response:
+        raise NotBuiltYetError(missing)
+
+    return refuse

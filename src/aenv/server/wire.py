@@ -1,0 +1,45 @@
+"""The shape of every body: camelCase with ID and MB in capitals, strict types, times in RFC 3339
+with Z.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def wire_name(name: str) -> str:
+    """``sandbox_id`` → ``sandboxID``, ``memory_mb`` → ``memoryMB``, ``env_vars`` → ``envVars``."""
+    camel = re.sub(r"Id(?=[A-Z]|$)", "ID", to_camel(name))
+    return re.sub(r"Mb$", "MB", camel)
+
+
+class Reply(BaseModel):
+    model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True)
+
+
+class Body(BaseModel):
+    """What callers send. Types are not coerced; fields that newer clients may add are ignored."""
+
+    model_config = ConfigDict(alias_generator=wire_name, strict=True, extra="ignore")
+
+
+class StrictBody(Body):
+    """For what must never be accepted and ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def wire_time(nanoseconds: int) -> str:
+    """Microseconds are as fine as the clients' parsers go."""
+    moment = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def wire_seconds(seconds: float) -> str:
+    return wire_time(int(seconds * 1_000_000) * 1000)
