@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from aenv.server.proxy.heads import MalformedHeadError, parse_trailers
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _MAX_SIZE_LINE = 1024
 _MAX_TRAILERS = 16384
 
@@ -22,6 +22,9 @@ class _State(IntEnum):
     DONE = 4
 
 
+_SIZE, _DATA, _DATA_END, _TRAILER, _DONE = _State
+
+
 class ChunkDecoder:
     """Takes the bytes of one chunked body as they come. Extensions are dropped, trailers kept once
     it is ``done``."""
@@ -29,14 +32,14 @@ class ChunkDecoder:
     __slots__ = ("_left", "_partial", "_state", "trailers")
 
     def __init__(self) -> None:
-        self._state = _State.SIZE
+        self._state = _SIZE
         self._left = 0
         self._partial = b""
         self.trailers = b""
 
     @property
     def done(self) -> bool:
-        return self._state is _State.DONE
+        return self._state is _DONE
 
     def feed(self, data: bytes, payload: list[bytes]) -> int:
         """Append the payload found in ``data`` and return how many bytes of it belong to this body.
@@ -46,9 +49,9 @@ class ChunkDecoder:
         at, end = 0, len(data)
         while at < end:
             state = self._state
-            if state is _State.DATA:
+            if state is _DATA:
                 at = self._take_data(data, at, payload)
-            elif state is _State.DONE:
+            elif state is _DONE:
                 break
             else:
                 at = self._take_line(data, at)
@@ -63,7 +66,7 @@ class ChunkDecoder:
             return len(data)
         payload.append(data[at : at + left])
         self._left = 0
-        self._state = _State.DATA_END
+        self._state = _DATA_END
         return at + left
 
     def _take_line(self, data: bytes, at: int) -> int:
@@ -82,29 +85,29 @@ class ChunkDecoder:
         return newline + 1
 
     def _line(self, line: bytes) -> None:
-        if self._state is _State.SIZE:
+        if self._state is _SIZE:
             self._size(line)
-        elif self._state is _State.DATA_END:
+        elif self._state is _DATA_END:
             if line:
                 raise MalformedHeadError("A chunk is longer than its size")
-            self._state = _State.SIZE
+            self._state = _SIZE
         elif line:
             self.trailers += line + b"\r\n"
             if len(self.trailers) > _MAX_TRAILERS:
                 raise MalformedHeadError("The trailers are too long")
         else:
             self.trailers = parse_trailers(self.trailers)
-            self._state = _State.DONE
+            self._state = _DONE
 
     def _size(self, line: bytes) -> None:
-        match = _SIZE.fullmatch(line)
+        match = _SIZE_LINE.fullmatch(line)
         if match is None or len(line) > _MAX_SIZE_LINE:
             raise MalformedHeadError("A chunk size is malformed")
         self._left = int(match[1], 16)
-        self._state = _State.DATA if self._left else _State.TRAILERS
+        self._state = _DATA if self._left else _TRAILER
 
     def _check_partial(self) -> None:
-        limit = {_State.SIZE: _MAX_SIZE_LINE, _State.DATA_END: 1}.get(self._state, _MAX_TRAILERS)
+        limit = {_SIZE: _MAX_SIZE_LINE, _DATA_END: 1}.get(self._state, _MAX_TRAILERS)
         if len(self._partial) > limit:
             raise MalformedHeadError("A line of the chunked body is too long")
 

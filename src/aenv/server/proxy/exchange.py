@@ -18,7 +18,7 @@ from aenv.server.proxy.bodies import encode_chunk, encode_end
 from aenv.server.proxy.core import Proxy
 from aenv.server.proxy.heads import TRAFFIC_TOKEN, MalformedHeadError, RequestHead
 from aenv.server.proxy.replies import Reply
-from aenv.server.proxy.responses import Phase, Response
+from aenv.server.proxy.responses import DONE, HEAD, RAW, Response
 from aenv.server.proxy.rewriting import guest_head
 from aenv.server.proxy.routing import Target
 from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream
@@ -233,7 +233,7 @@ class Exchange:
     @property
     def _started(self) -> bool:
         """Whether the client got the head of the guest's final answer."""
-        return self._response is not None and self._response.phase is not Phase.HEAD
+        return self._response is not None and self._response.phase is not HEAD
 
     def guest_paused(self, paused: bool) -> None:
         self._client.guest_pauses(paused)
@@ -242,7 +242,7 @@ class Exchange:
         response = self._response
         assert response is not None
         phase = response.phase
-        if phase is Phase.HEAD:
+        if phase is HEAD:
             response.close |= self._client.closing
             response.close |= self._head.expects_continue and not self._request_done
         try:
@@ -250,15 +250,15 @@ class Exchange:
         except MalformedHeadError as error:
             self._break(error.message)
             return
-        if response.phase is Phase.DONE:
+        if response.phase is DONE:
             self._finish(response)
-        elif phase is Phase.HEAD and response.phase is Phase.RAW:
+        elif phase is HEAD and response.phase is RAW:
             self._proxy.stats.upgrades += 1
             self._client.guest_upgrades()
 
     def guest_eof(self) -> bool:
         """The guest will send no more; only a raw splice may go on the other way."""
-        if self._response is not None and self._response.phase is Phase.RAW:
+        if self._response is not None and self._response.phase is RAW:
             self._client.guest_half_closes()
             return not self.ended
         self.guest_lost(None)

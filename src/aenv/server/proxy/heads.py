@@ -25,7 +25,10 @@ _RESPONSE = re.compile(
 )
 _TRAILERS = re.compile(rb"(?:" + _TOKEN + rb"{1,512}+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+")
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE)
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+
+_MAX_REMEMBERED = 2048
 
 HOST = b"host"
 LENGTH = b"content-length"
@@ -66,6 +69,8 @@ class HeadTooLargeError(MalformedHeadError):
 class RequestHead:
     """``plain`` holds the lines that pass as they are, ``special`` (name, value, line) the rest.
 
+    ``written`` remembers the heads made of it, by what else they depend on.
+
     ``length`` is None when there is no Content-Length; ``target`` is in origin form; ``raw`` is
     what came.
     """
@@ -83,6 +88,8 @@ class RequestHead:
     keep_alive: bool = True
     expects_continue: bool = False
     upgrade: bytes | None = None
+    bearer: bool = False
+    written: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
     @property
     def has_body(self) -> bool:
@@ -107,10 +114,21 @@ class ResponseHead:
     chunked: bool = False
     keep_alive: bool = True
     upgrade: bytes | None = None
+    written: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
 
 def parse_request(raw: bytes, *, max_headers: int) -> RequestHead:
-    """Read a request head that ends with its empty line. Raises MalformedHeadError."""
+    """Read a request head that ends with its empty line. Raises MalformedHeadError.
+
+    Clients repeat themselves to the byte (polls, streams of commands): heads of moderate size are
+    remembered, so the result must not be changed.
+    """
+    if len(raw) > _MAX_REMEMBERED:
+        return _parse_request(raw, max_headers)
+    return _remembered_request(raw, max_headers)
+
+
+def _parse_request(raw: bytes, max_headers: int) -> RequestHead:
     match = _REQUEST.fullmatch(raw)
     if match is None:
         raise MalformedHeadError("The request head is not valid HTTP/1.1")
@@ -145,6 +163,8 @@ def _sort_request(head: RequestHead, lines: list[bytes]) -> frozenset[bytes]:
             connection = connection + b"," + value if connection else value
         elif kind is UPGRADE:
             upgrade = upgrade + b", " + value if upgrade else value
+        elif kind is AUTHORIZATION:
+            head.bearer = head.bearer or value[:7].lower() == b"bearer "
         elif kind is EXPECT:
             head.expects_continue = value.lower() == b"100-continue"
     if not connection or connection == b"keep-alive":
@@ -188,14 +208,30 @@ def _address_request(head: RequestHead) -> None:
     head.target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
 
 
-def parse_response(raw: bytes) -> ResponseHead:
-    """Read a guest's response head that ends with its empty line. Raises MalformedHeadError."""
+def parse_response(data: bytes) -> tuple[ResponseHead, int] | None:
+    """A guest's response head and its length, None while it is incomplete. As ``parse_request``.
+
+    What is not strict is mended: guests may end lines with LF alone, and fold them.
+    """
+    end = data.find(b"\r\n\r\n") + 4
+    if end >= 4:
+        raw = data[:end]
+        strict = _remembered_response(raw) if end <= _MAX_REMEMBERED else _parse_response(raw)
+        if strict is not None:
+            return strict, end
+    end = _lenient_end(data)
+    if end < 0:
+        return None
+    mended = _parse_response(_mend(data[:end]))
+    if mended is None:
+        raise MalformedHeadError("The response head is not valid HTTP/1.1")
+    return mended, end
+
+
+def _parse_response(raw: bytes) -> ResponseHead | None:
     match = _RESPONSE.fullmatch(raw)
     if match is None:
-        raw = _mend(raw)
-        match = _RESPONSE.fullmatch(raw)
-    if match is None:
-        raise MalformedHeadError("The response head is not valid HTTP/1.1")
+        return None
     head = ResponseHead(int(match[2]), 1 if match[1] == b"1" else 0, match[3] or b"")
     plain = head.plain
     connection = upgrade = b""
@@ -243,13 +279,9 @@ def _connect_response(head: ResponseHead, connection: bytes, upgrade: bytes) -> 
         head.plain = [line for line in head.plain if _name(line).lower() not in tokens]
 
 
-def find_response_end(data: bytes | bytearray) -> int:
-    """The offset behind a response head in ``data``, or -1; a guest may end lines with LF alone."""
-    end = data.find(b"\r\n\r\n")
-    bare = data.find(b"\n\n", 0, end + 2 if end >= 0 else len(data))
-    mixed = data.find(b"\n\r\n", 0, end + 2 if end >= 0 else len(data))
-    ends = [at + size for at, size in ((end, 4), (bare, 2), (mixed, 3)) if at >= 0]
-    return min(ends, default=-1)
+def _lenient_end(data: bytes) -> int:
+    match = _EMPTY_LINE.search(data)
+    return match.end() if match else -1
 
 
 def parse_trailers(raw: bytes) -> bytes:
@@ -288,3 +320,5 @@ def _classifier(names: frozenset[bytes]) -> Callable[[bytes], bytes | None]:
 
 _request_kind = _classifier(_SPECIAL_REQUEST)
 _response_kind = _classifier(_SPECIAL_RESPONSE)
+_remembered_request = lru_cache(maxsize=1024)(_parse_request)
+_remembered_response = lru_cache(maxsize=1024)(_parse_response)

@@ -15,7 +15,6 @@ from aenv.server.proxy.heads import (
     MalformedHeadError,
     RequestHead,
     ResponseHead,
-    find_response_end,
     parse_response,
 )
 from aenv.server.proxy.rewriting import client_head, has_no_body
@@ -33,6 +32,10 @@ class Phase(IntEnum):
     UNTIL_CLOSE = 3
     RAW = 4
     DONE = 5
+
+
+# Enum members looked up by attribute would cost a tenth of a request.
+HEAD, LENGTH, CHUNKED, UNTIL_CLOSE, RAW, DONE = Phase
 
 
 class Response:
@@ -79,7 +82,7 @@ class Response:
         self._left = 0
         self._partial = b""
         self._reencode = False
-        self.phase = Phase.HEAD
+        self.phase = HEAD
         self.close = close
         self.keep_alive = False
         self.leftover = False
@@ -87,49 +90,49 @@ class Response:
     @property
     def untouched(self) -> bool:
         """Whether the guest has not sent a single byte."""
-        return self.phase is Phase.HEAD and not self._partial and not self._interim
+        return self.phase is HEAD and not self._partial and not self._interim
 
     @property
     def needs_reset(self) -> bool:
         """Whether the client could take an early end of the connection for the end of the body."""
-        return self.phase in (Phase.CHUNKED, Phase.UNTIL_CLOSE) and not self._reencode
+        return self.phase in (CHUNKED, UNTIL_CLOSE) and not self._reencode
 
     def feed(self, data: bytes) -> None:
         """Raises MalformedHeadError."""
         phase = self.phase
-        if phase is Phase.LENGTH:
+        if phase is LENGTH:
             self._take_length(data)
-        elif phase is Phase.HEAD:
+        elif phase is HEAD:
             self._take_head(data)
-        elif phase is Phase.CHUNKED:
+        elif phase is CHUNKED:
             self._take_chunks(data)
-        elif phase is Phase.DONE:
+        elif phase is DONE:
             self.leftover = True
-        elif phase is Phase.UNTIL_CLOSE and self._reencode:
+        elif phase is UNTIL_CLOSE and self._reencode:
             self._write_all(encode_chunk([data]))
         else:
             self._write(data)
 
     def end(self) -> bool:
         """The guest closed its side in order: whether that completes the response."""
-        if self.phase is not Phase.UNTIL_CLOSE:
+        if self.phase is not UNTIL_CLOSE:
             return False
         if self._reencode:
             self._write(encode_end(b""))
-        self.phase = Phase.DONE
+        self.phase = DONE
         return True
 
     def _take_head(self, data: bytes) -> None:
         if self._partial:
             data = self._partial + data
             self._partial = b""
-        end = find_response_end(data)
-        if end > self._max_head or (end < 0 and len(data) > self._max_head):
+        found = parse_response(data)
+        if (found[1] if found else len(data)) > self._max_head:
             raise MalformedHeadError("The response head is too long")
-        if end < 0:
+        if found is None:
             self._partial = data
             return
-        head = parse_response(data[:end])
+        head, end = found
         if head.status >= 600 or (head.status == 101 and not self._upgrade):
             raise MalformedHeadError("The response has a status that was not asked for")
         if head.status < 200 and head.status != 101:
@@ -149,17 +152,17 @@ class Response:
     def _start(self, head: ResponseHead) -> None:
         bodiless = has_no_body(self._request.method, head.status)
         self.phase = _phase(head, bodiless=bodiless)
-        self.keep_alive = head.keep_alive and self.phase in (Phase.LENGTH, Phase.CHUNKED)
-        until_close = self.phase is Phase.UNTIL_CLOSE
-        self._reencode = self._request.minor == 1 and (until_close or self.phase is Phase.CHUNKED)
+        self.keep_alive = head.keep_alive and self.phase in (LENGTH, CHUNKED)
+        until_close = self.phase is UNTIL_CLOSE
+        self._reencode = self._request.minor == 1 and (until_close or self.phase is CHUNKED)
         self.close = self.close or (until_close and not self._reencode)
         self._write(client_head(head, chunked=self._reencode, close=self.close, bodiless=bodiless))
-        if self.phase is Phase.CHUNKED:
+        if self.phase is CHUNKED:
             self._decoder = ChunkDecoder()
-        elif self.phase is Phase.LENGTH:
+        elif self.phase is LENGTH:
             self._left = 0 if bodiless else head.length or 0
             if not self._left:
-                self.phase = Phase.DONE
+                self.phase = DONE
 
     def _take_length(self, data: bytes) -> None:
         size, left = len(data), self._left
@@ -169,7 +172,7 @@ class Response:
             return
         self._write(data if size == left else data[:left])
         self.leftover = size > left
-        self.phase = Phase.DONE
+        self.phase = DONE
 
     def _take_chunks(self, data: bytes) -> None:
         decoder = self._decoder
@@ -178,7 +181,7 @@ class Response:
         used = decoder.feed(data, payload)
         if decoder.done:
             self.leftover = used < len(data)
-            self.phase = Phase.DONE
+            self.phase = DONE
         if not self._reencode:
             self._write_all(payload)
             return
@@ -199,9 +202,9 @@ class Response:
 
 def _phase(head: ResponseHead, *, bodiless: bool) -> Phase:
     if head.status == 101:
-        return Phase.RAW
+        return RAW
     if bodiless:
-        return Phase.LENGTH
+        return LENGTH
     if head.chunked:
-        return Phase.CHUNKED
-    return Phase.UNTIL_CLOSE if head.length is None else Phase.LENGTH
+        return CHUNKED
+    return UNTIL_CLOSE if head.length is None else LENGTH
