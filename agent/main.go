@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"aenv.dev/agent/internal/auth"
 	"aenv.dev/agent/internal/host"
 	"aenv.dev/agent/internal/server"
 	"aenv.dev/agent/internal/users"
@@ -66,7 +67,14 @@ func run(args []string) error {
 
 func configure(single bool, home string) (server.Config, error) {
 	config := server.Config{
-		Version: version, Verifier: os.Getenv(verifierVariable), Path: os.Getenv("PATH"), Disk: "/", Sync: unixSync,
+		Version: version, Path: os.Getenv("PATH"), Disk: "/", Sync: unixSync,
+	}
+	if text, set := os.LookupEnv(verifierVariable); set {
+		verifier, err := auth.ParseVerifier(text)
+		if err != nil {
+			return config, fmt.Errorf("%s: %w", verifierVariable, err)
+		}
+		config.Verifier = verifier
 	}
 	if single != (home != "") {
 		return config, errors.New("--single-user and --home go together")

@@ -34,28 +34,31 @@ const (
 // Guard checks credentials. With a verifier and before an access token is set, it refuses everybody but the host.
 type Guard struct {
 	settings *settings.Store
-	verifier atomic.Pointer[[sha256.Size]byte]
+	verifier atomic.Pointer[Verifier]
 	now      func() time.Time
 }
 
-// NewGuard takes the hex sha256 of the host's secret; "" means that there is no host.
-func NewGuard(store *settings.Store, verifier string, now func() time.Time) (*Guard, error) {
+// NewGuard takes the hash of the host's secret; nil means that there is no host.
+func NewGuard(store *settings.Store, verifier *Verifier, now func() time.Time) *Guard {
 	g := &Guard{settings: store, now: now}
-	if verifier == "" {
-		return g, nil
+	g.verifier.Store(verifier)
+	return g
+}
+
+// Verifier is the sha256 of the host's secret.
+type Verifier [sha256.Size]byte
+
+// ParseVerifier reads 64 hex digits.
+func ParseVerifier(text string) (*Verifier, error) {
+	raw, err := hex.DecodeString(text)
+	if err != nil || len(raw) != sha256.Size {
+		return nil, errors.New("the host verifier must be the sha256 of the host secret as 64 hex digits")
 	}
-	return g, g.SetVerifier(verifier)
+	return (*Verifier)(raw), nil
 }
 
 // SetVerifier replaces the hash of the host's secret.
-func (g *Guard) SetVerifier(verifier string) error {
-	raw, err := hex.DecodeString(verifier)
-	if err != nil || len(raw) != sha256.Size {
-		return errors.New("the host verifier must be the sha256 of the host secret as 64 hex digits")
-	}
-	g.verifier.Store((*[sha256.Size]byte)(raw))
-	return nil
-}
+func (g *Guard) SetVerifier(verifier *Verifier) { g.verifier.Store(verifier) }
 
 // Host lets only the host through; to others these routes do not exist.
 func (g *Guard) Host(next http.Handler) http.Handler {

@@ -26,7 +26,7 @@ func (f *Files) compose(w http.ResponseWriter, r *http.Request) {
 		wire.Fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	user, err := f.Identity.User(request.Username)
+	user, err := f.identity.User(request.Username)
 	if err != nil {
 		fail(w, err)
 		return
@@ -73,7 +73,7 @@ func (f *Files) composePaths(user users.User, request composeRequest) (string, [
 	if request.Destination == "" || len(request.SourcePaths) == 0 {
 		return "", nil, badRequest{errors.New("compose needs a destination and at least one of source_paths")}
 	}
-	destination, err := f.Identity.Path(user, request.Destination)
+	destination, err := f.identity.Path(user, request.Destination)
 	if err != nil {
 		return "", nil, err
 	}
@@ -82,7 +82,7 @@ func (f *Files) composePaths(user users.User, request composeRequest) (string, [
 	}
 	var sources []string
 	for _, requested := range request.SourcePaths {
-		source, err := f.Identity.Path(user, requested)
+		source, err := f.identity.Path(user, requested)
 		if err != nil {
 			return "", nil, err
 		}

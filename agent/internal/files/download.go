@@ -15,7 +15,7 @@ func (f *Files) download(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	path, err := f.Identity.Path(user, r.URL.Query().Get("path"))
+	path, err := f.identity.Path(user, r.URL.Query().Get("path"))
 	if err != nil {
 		fail(w, err)
 		return

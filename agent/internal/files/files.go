@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path/filepath"
+	"sync"
 
 	"aenv.dev/agent/internal/auth"
 	"aenv.dev/agent/internal/identity"
@@ -16,15 +17,23 @@ import (
 
 // Files serves the files of the sandbox.
 type Files struct {
-	Identity *identity.Resolver
-	Guard    *auth.Guard
+	identity *identity.Resolver
+	guard    *auth.Guard
+	blocks   sync.Pool // of *[blockSize]byte
+}
+
+// New returns the endpoints for a sandbox.
+func New(resolver *identity.Resolver, guard *auth.Guard) *Files {
+	return &Files{
+		identity: resolver, guard: guard, blocks: sync.Pool{New: func() any { return new([blockSize]byte) }},
+	}
 }
 
 // Routes registers the endpoints behind the access token or a signature.
 func (f *Files) Routes(mux *http.ServeMux) {
-	mux.Handle("GET /files", f.Guard.Signed(auth.Read, http.HandlerFunc(f.download)))
-	mux.Handle("POST /files", f.Guard.Signed(auth.Write, http.HandlerFunc(f.upload)))
-	mux.Handle("POST /files/compose", f.Guard.Token(http.HandlerFunc(f.compose)))
+	mux.Handle("GET /files", f.guard.Signed(auth.Read, http.HandlerFunc(f.download)))
+	mux.Handle("POST /files", f.guard.Signed(auth.Write, http.HandlerFunc(f.upload)))
+	mux.Handle("POST /files/compose", f.guard.Token(http.HandlerFunc(f.compose)))
 }
 
 // written describes a file that was written, in E2B's words.
@@ -42,9 +51,9 @@ func describe(path string, metadata map[string]string) written {
 // user is who the request acts as: the username parameter, Basic authentication, or the default user.
 func (f *Files) user(r *http.Request) (users.User, error) {
 	if name := r.URL.Query().Get("username"); name != "" {
-		return f.Identity.User(name)
+		return f.identity.User(name)
 	}
-	return f.Identity.Requester(r.Header)
+	return f.identity.Requester(r.Header)
 }
 
 // badRequest is an error that is the caller's fault.

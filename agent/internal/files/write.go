@@ -13,6 +13,8 @@ import (
 	"aenv.dev/agent/internal/users"
 )
 
+const blockSize = 128 << 10
+
 // write stores content at path, in place: watchers see CREATE, CHMOD and WRITE of this file and of no other.
 //
 // A new file whose upload fails is removed. An existing one keeps its inode, links and mode; once its upload has begun,
@@ -20,7 +22,7 @@ import (
 func (f *Files) write(
 	user users.User, requested string, content io.Reader, metadata map[string]string,
 ) (written, error) {
-	path, err := f.Identity.Path(user, requested)
+	path, err := f.identity.Path(user, requested)
 	if err != nil {
 		return written{}, err
 	}
@@ -31,7 +33,7 @@ func (f *Files) write(
 	if err != nil {
 		return written{}, err
 	}
-	err = errors.Join(fill(file, created, user, content, metadata), file.Close())
+	err = errors.Join(f.fill(file, created, user, content, metadata), file.Close())
 	if err == nil {
 		return describe(path, metadata), nil
 	}
@@ -43,7 +45,9 @@ func (f *Files) write(
 	return written{}, err
 }
 
-func fill(file *os.File, created bool, user users.User, content io.Reader, metadata map[string]string) error {
+func (f *Files) fill(
+	file *os.File, created bool, user users.User, content io.Reader, metadata map[string]string,
+) error {
 	if err := file.Chown(int(user.UID), int(user.GID)); err != nil && created {
 		return err
 	}
@@ -52,11 +56,38 @@ func fill(file *os.File, created bool, user users.User, content io.Reader, metad
 			return err
 		}
 	}
-	_, err := io.Copy(file, content)
-	if err != nil && !errors.As(err, new(*fs.PathError)) {
-		return badRequest{fmt.Errorf("the upload broke off: %w", err)}
+	block := f.blocks.Get().(*[blockSize]byte)
+	defer f.blocks.Put(block)
+	return copyBlocks(file, content, block[:])
+}
+
+// copyBlocks writes whole blocks, so that a small file is written at once and a watcher sees one WRITE.
+func copyBlocks(file *os.File, content io.Reader, block []byte) error {
+	for {
+		n, ended := readBlock(content, block)
+		if n > 0 {
+			if _, err := file.Write(block[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(ended, io.EOF) {
+			return nil
+		}
+		if ended != nil {
+			return badRequest{fmt.Errorf("the upload broke off: %w", ended)}
+		}
 	}
-	return err
+}
+
+// readBlock fills the block as far as it can. Unlike io.ReadFull it keeps the source's own error, by which a body that
+// was cut off differs from one that is complete.
+func readBlock(content io.Reader, block []byte) (n int, err error) {
+	for n < len(block) && err == nil {
+		var read int
+		read, err = content.Read(block[n:])
+		n += read
+	}
+	return n, err
 }
 
 // openTarget opens a regular file for writing, empty, and tells whether it is new.

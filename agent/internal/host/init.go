@@ -3,9 +3,11 @@ package host
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
+	"aenv.dev/agent/internal/auth"
 	"aenv.dev/agent/internal/settings"
 	"aenv.dev/agent/internal/wire"
 )
@@ -23,9 +25,12 @@ type initRequest struct {
 	DNSServers     *[]string          `json:"dnsServers"`
 	Timestamp      *time.Time         `json:"timestamp"`
 	NextVerifier   *string            `json:"nextVerifier"`
+
+	next *auth.Verifier
 }
 
-// init applies what can fail first, so that a failed call changes no credential and can be repeated.
+// init applies what can fail first, so that a failed call changes no credential and can be repeated. After a call with
+// nextVerifier whose answer was lost, the old secret meets 404 and the new one works.
 func (h *Host) init(w http.ResponseWriter, r *http.Request) {
 	var request initRequest
 	if err := wire.Read(w, r, &request); err != nil {
@@ -42,21 +47,31 @@ func (h *Host) init(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if next := request.NextVerifier; next != nil && *next != "" {
-		if err := h.Guard.SetVerifier(*next); err != nil {
-			wire.Fail(w, http.StatusBadRequest, err.Error())
-			return
-		}
+	if request.next != nil {
+		h.Guard.SetVerifier(request.next)
 	}
 	h.Settings.Update(request.apply)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (q *initRequest) check() error {
+// check refuses a bad request before anything is changed.
+func (q *initRequest) check() (err error) {
+	if q.NextVerifier != nil && *q.NextVerifier != "" {
+		if q.next, err = auth.ParseVerifier(*q.NextVerifier); err != nil {
+			return fmt.Errorf("nextVerifier: %w", err)
+		}
+	}
 	if q.EnvVars != nil {
 		for name, value := range *q.EnvVars {
 			if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
 				return fmt.Errorf("envVars: invalid environment variable %q", name)
+			}
+		}
+	}
+	if q.DNSServers != nil {
+		for _, server := range *q.DNSServers {
+			if _, err := netip.ParseAddr(server); err != nil {
+				return fmt.Errorf("dnsServers: '%s' is not an IP address", server)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,9 +34,6 @@ func (s *System) configure(q *initRequest) error {
 func (s *System) resolver(servers []string) error {
 	var content strings.Builder
 	for _, server := range servers {
-		if _, err := netip.ParseAddr(server); err != nil {
-			return fmt.Errorf("dnsServers: '%s' is not an IP address", server)
-		}
 		content.WriteString("nameserver " + server + "\n")
 	}
 	return s.write("resolv.conf", content.String())

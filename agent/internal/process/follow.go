@@ -2,14 +2,10 @@ package process
 
 import (
 	"context"
-	"net/http"
-	"strconv"
 	"time"
 
 	pb "aenv.dev/agent/internal/gen/process"
 )
-
-const defaultKeepAlive = 90 * time.Second
 
 // follow sends a subscriber's events: the start, output as it comes, keepalives in silence, and the end. It returns
 // when the process has ended, sending fails, or ctx ends.
@@ -52,13 +48,4 @@ func (p *Process) finish(s *subscriber, send func(*pb.ProcessEvent) error) error
 			return send(p.end)
 		}
 	}
-}
-
-// keepAlive is the client's wish for signs of life, in seconds.
-func keepAlive(header http.Header) time.Duration {
-	seconds, err := strconv.Atoi(header.Get("Keepalive-Ping-Interval"))
-	if err != nil || seconds < 1 || seconds > 24*3600 {
-		return defaultKeepAlive
-	}
-	return time.Duration(seconds) * time.Second
 }

@@ -10,6 +10,7 @@ import (
 
 	"aenv.dev/agent/internal/identity"
 	"aenv.dev/agent/internal/users"
+	"aenv.dev/agent/internal/wire"
 
 	pb "aenv.dev/agent/internal/gen/process"
 	"aenv.dev/agent/internal/gen/process/processconnect"
@@ -43,7 +44,7 @@ func (s *Service) Start(
 	if err != nil {
 		return err
 	}
-	err = p.follow(ctx, sub, keepAlive(request.Header()), func(event *pb.ProcessEvent) error {
+	err = p.follow(ctx, sub, wire.KeepAlive(request.Header()), func(event *pb.ProcessEvent) error {
 		if event.GetEnd() != nil && p.expired.Load() {
 			return context.DeadlineExceeded
 		}
@@ -64,7 +65,7 @@ func (s *Service) Connect(
 	if err != nil {
 		return err
 	}
-	return p.follow(ctx, p.subscribe(ctx), keepAlive(request.Header()), func(event *pb.ProcessEvent) error {
+	return p.follow(ctx, p.subscribe(ctx), wire.KeepAlive(request.Header()), func(event *pb.ProcessEvent) error {
 		return stream.Send(&pb.ConnectResponse{Event: event})
 	})
 }

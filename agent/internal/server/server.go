@@ -38,7 +38,7 @@ const (
 // Config is what differs between the agent as PID 1, in single-user mode, and under test.
 type Config struct {
 	Version  string
-	Verifier string
+	Verifier *auth.Verifier // nil: no host
 	Users    users.Directory
 	System   *host.System // nil: the machine is not ours to configure
 	Path     string       // PATH for processes
@@ -56,10 +56,7 @@ type Agent struct {
 // New wires the agent.
 func New(config Config) (*Agent, error) {
 	store := settings.NewStore()
-	guard, err := auth.NewGuard(store, config.Verifier, time.Now)
-	if err != nil {
-		return nil, err
-	}
+	guard := auth.NewGuard(store, config.Verifier, time.Now)
 	log := logs.NewRing(time.Now)
 	reap := reaper.New()
 	engine, err := process.NewEngine(reap, log)
@@ -72,7 +69,7 @@ func New(config Config) (*Agent, error) {
 	mux.Handle("GET /metrics", guard.Token(metrics.NewMeter(config.Disk)))
 	mux.Handle("GET /envs", guard.Token(environment(store)))
 	mux.HandleFunc("/", wire.NotFound)
-	(&files.Files{Identity: resolver, Guard: guard}).Routes(mux)
+	files.New(resolver, guard).Routes(mux)
 	(&host.Host{
 		Settings: store, Guard: guard, Log: log, System: config.System, Sync: config.Sync,
 		Processes: func() int { return len(engine.List()) }, Version: config.Version, Started: time.Now(),
@@ -81,7 +78,7 @@ func New(config Config) (*Agent, error) {
 		&process.Service{Engine: engine, Identity: resolver, Path: config.Path}, options()...)
 	mux.Handle(path, guard.Token(handler))
 	path, handler = filesystemconnect.NewFilesystemHandler(
-		&filesystem.Service{Identity: resolver, Watchers: &filesystem.Watchers{}}, options()...)
+		&filesystem.Service{Identity: resolver, Watchers: filesystem.NewWatchers()}, options()...)
 	mux.Handle(path, guard.Token(handler))
 	return &Agent{Handler: mux, engine: engine, reaper: reap}, nil
 }
