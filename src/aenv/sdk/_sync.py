@@ -359,6 +359,15 @@ class Sandbox:
         return self._core.template
 
     @property
+    def traffic_headers(self) -> dict[str, str]:
+        """What the server's proxy wants to see to let requests through to any port of it."""
+        return self._core.traffic_headers
+
+    @property
+    def server_url(self) -> str:
+        return self._core.server_url
+
+    @property
     def files(self) -> Files:
         return Files._of(self._core.files)
 
@@ -438,6 +447,24 @@ class Sandbox:
             )
         )
 
+    def open(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+    ) -> Process:
+        """Start a command whose output you read from ``events()``; a slow reader slows it.
+
+        ``stdin``: keep it open for ``send_stdin``.
+        """
+        return Process._of(
+            run(self._core.open(command, user=user, cwd=cwd, env=env, timeout=timeout, stdin=stdin))
+        )
+
     def pty(
         self,
         command: Command = LOGIN_SHELL,
@@ -486,9 +513,9 @@ class Sandbox:
         """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
         return run(self._core.logs(limit=limit, search=search))
 
-    def follow_logs(self, *, limit: int = 1000) -> Iterator[LogLine]:
-        """The newest lines, then new ones as they come, until the sandbox ends."""
-        return iterate(self._core.follow_logs(limit=limit))
+    def follow_logs(self, *, limit: int = 1000, search: str | None = None) -> Iterator[LogLine]:
+        """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
+        return iterate(self._core.follow_logs(limit=limit, search=search))
 
     def set_timeout(self, seconds: int) -> None:
         """Let it end so many seconds from now, sooner or later than before."""

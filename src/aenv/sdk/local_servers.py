@@ -39,7 +39,10 @@ _NO_ENGINE = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a server. ``idle_exit`` None: it runs until it is told to end."""
+    """How to start a server. ``idle_exit`` None: it runs until it is told to end.
+
+    ``strict``: only the server of exactly this data folder will do.
+    """
 
     folders: Folders
     engine: str | None = None
@@ -47,6 +50,10 @@ class Launch:
     port: int | None = None
     idle_exit: float | None = IDLE_EXIT
     api_key: str | None = None
+    strict: bool = False
+
+    def find(self) -> Endpoint | None:
+        return find(self.folders, api_key=self.api_key, strict=self.strict)
 
     def argv(self, port: int) -> list[str]:
         words = [sys.executable, "-m", "aenv.cli.main", "server"]
@@ -60,15 +67,16 @@ class Launch:
         return words
 
 
-def find(folders: Folders, *, api_key: str | None = None) -> Endpoint | None:
+def find(folders: Folders, *, api_key: str | None = None, strict: bool = False) -> Endpoint | None:
     """The local server, if one answers: this data folder's, else the one that is the default.
 
-    Somebody who chose a data folder (``AENV_DATA_DIR``) wants no other server.
+    Somebody who chose a data folder (``strict``, ``AENV_DATA_DIR``) wants no other server.
     """
     profiles = read_profiles(folders)
     default = profiles.get(DEFAULT_PROFILE)
     places = [(folders.data, profiles.get(folders.instance))]
-    if default is not None and default.data and not os.environ.get("AENV_DATA_DIR"):
+    strict = strict or bool(os.environ.get("AENV_DATA_DIR"))
+    if default is not None and default.data and not strict:
         places.append((Path(default.data), default))
     for data, profile in places:
         url = running(data)
@@ -100,21 +108,41 @@ def holder_of(data: Path) -> dict[str, object] | None:
 
 def find_or_start(launch: Launch) -> Endpoint:
     """The local server; started when none answers. HostSetupError says what this host lacks."""
-    found = find(launch.folders, api_key=launch.api_key)
+    found = launch.find()
     if found is not None:
         return found
-    refuse_if_impossible(launch.engine)
+    require_server_extra()
+    _require_rights(launch.engine)
     with _only_one(launch.folders):
-        return find(launch.folders, api_key=launch.api_key) or _start(launch)
+        return launch.find() or _start(launch)
 
 
-def refuse_if_impossible(engine: str | None) -> None:
-    """HostSetupError for what would make the server's start fail anyway."""
-    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("fastapi") is None:
+def own(folders: Folders) -> Endpoint:
+    """The server of exactly this data folder. ServerUnreachableError when it does not answer."""
+    key = os.environ.get("AENV_API_KEY")
+    found = find(folders, api_key=key, strict=True)
+    if found is None:
+        raise ServerUnreachableError(
+            f"the server of {folders.data} does not answer; see {log_of(folders)}"
+        )
+    return found
+
+
+def log_of(folders: Folders) -> Path:
+    return folders.data / LOG_NAME
+
+
+def require_server_extra() -> None:
+    """HostSetupError where only the SDK and CLI are installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("uvicorn", "fastapi", "sqlalchemy")):
         raise HostSetupError(
             "no server is configured and this installation cannot run one; install the server "
             "(pip install 'aenv-platform[server]') or name one: AENV_SYSTEM_URL, AENV_API_KEY"
         )
+
+
+def _require_rights(engine: str | None) -> None:
+    """What would make the server's start fail anyway, said better."""
     if (engine or os.environ.get("AENV_ENGINE") or "gvisor") == "process":
         return
     if sys.platform != "linux" or os.geteuid() != 0:
@@ -138,7 +166,7 @@ def answers(url: str, *, timeout: float = 2.0) -> bool:
 def _start(launch: Launch) -> Endpoint:
     folder = launch.folders.data
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = folder / LOG_NAME
+    log = log_of(launch.folders)
     port = launch.port if launch.port is not None else _default_port()
     with log.open("ab") as output:
         start = output.tell()
@@ -160,7 +188,7 @@ def _start(launch: Launch) -> Endpoint:
 def _ready(launch: Launch, process: subprocess.Popen[bytes], log: Path, start: int) -> Endpoint:
     deadline = time.monotonic() + START_DEADLINE
     while time.monotonic() < deadline:
-        found = find(launch.folders, api_key=launch.api_key)
+        found = launch.find()
         if found is not None:
             return found
         code = process.poll()

@@ -144,12 +144,13 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line a sandbox's process or agent wrote."""
+    """One line a sandbox's process or agent wrote. ``seq`` counts them."""
 
     timestamp: datetime
     message: str
     level: str = "info"
     fields: dict[str, str] = field(default_factory=dict)
+    seq: int = 0
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> LogLine:
@@ -158,6 +159,7 @@ class LogLine:
             message=body.get("message", ""),
             level=body.get("level", "info"),
             fields=dict(body.get("fields") or {}),
+            seq=int(body.get("seq") or 0),
         )
 
 

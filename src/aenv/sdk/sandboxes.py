@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from aenv.models.errors import NotFoundError
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk import commands, logs, processes, servers, wire
 from aenv.sdk.client import Agent, Client
@@ -133,6 +132,17 @@ class AsyncSandbox:
         return str(self._body.get("alias") or self._body["templateID"])
 
     @property
+    def traffic_headers(self) -> dict[str, str]:
+        """What the server's proxy wants to see to let requests through to any port of it."""
+        token = self._body.get("trafficAccessToken")
+        headers = {"e2b-sandbox-id": self._id}
+        return {**headers, "e2b-traffic-access-token": str(token)} if token else headers
+
+    @property
+    def server_url(self) -> str:
+        return self._client.endpoint.url
+
+    @property
     def files(self) -> AsyncFiles:
         return self._files
 
@@ -197,6 +207,23 @@ class AsyncSandbox:
         process = await processes.start(self._agent, launch)
         return processes.in_background(process, on_stdout, on_stderr)
 
+    async def open(
+        self,
+        command: Command,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        stdin: bool = False,
+    ) -> AsyncProcess:
+        """Start a command whose output you read from ``events()``; a slow reader slows it.
+
+        ``stdin``: keep it open for ``send_stdin``.
+        """
+        launch = Launch(command, user, cwd, env, timeout, stdin=stdin)
+        return await processes.start(self._agent, launch)
+
     async def pty(
         self,
         command: Command = LOGIN_SHELL,
@@ -253,9 +280,11 @@ class AsyncSandbox:
         """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
         return await logs.newest(self._client, self._id, limit=limit, search=search)
 
-    async def follow_logs(self, *, limit: int = 1000) -> AsyncIterator[LogLine]:
-        """The newest lines, then new ones as they come, until the sandbox ends."""
-        async for line in logs.follow(self._client, self._id, limit=limit):
+    async def follow_logs(
+        self, *, limit: int = 1000, search: str | None = None
+    ) -> AsyncIterator[LogLine]:
+        """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
+        async for line in logs.follow(self._client, self._id, limit=limit, search=search):
             yield line
 
     async def set_timeout(self, seconds: int) -> None:
@@ -273,12 +302,9 @@ class AsyncSandbox:
     async def kill(self) -> bool:
         """End it and free all it holds; False when it was gone already."""
         try:
-            await self._control("DELETE", "")
-        except NotFoundError:
-            return False
+            return await servers.kill(self._client, self._id)
         finally:
             await self.close()
-        return True
 
     async def close(self) -> None:
         """Let go of connections; the sandbox lives on."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aenv.models.errors import NotFoundError
 from aenv.models.folders import Folders
+from aenv.models.sandboxes import SandboxMetrics
 from aenv.sdk import endpoints, local_servers, wire
 from aenv.sdk.client import Client
-from aenv.sdk.results import SandboxInfo
+from aenv.sdk.results import SandboxInfo, metrics_from_wire
 
 PAGE = 100
 
@@ -46,6 +48,26 @@ async def list_sandboxes(
         if not token:
             return found
         params["nextToken"] = token
+
+
+async def newest_metrics(client: Client, ids: Sequence[str]) -> dict[str, SandboxMetrics]:
+    """The newest sample of each sandbox that has one."""
+    found: dict[str, SandboxMetrics] = {}
+    for start in range(0, len(ids), PAGE):
+        wanted = ",".join(ids[start : start + PAGE])
+        answer = await client.call("GET", "/sandboxes/metrics", params={"sandbox_ids": wanted})
+        samples = answer.json().get("sandboxes") or {}
+        found |= {one: metrics_from_wire(sample) for one, sample in samples.items()}
+    return found
+
+
+async def kill(client: Client, sandbox_id: str) -> bool:
+    """False when there is no such sandbox (any more)."""
+    try:
+        await client.call("DELETE", f"/sandboxes/{sandbox_id}")
+    except NotFoundError:
+        return False
+    return True
 
 
 async def fetch(client: Client, method: str, path: str, body: Any = None) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""What ``doctor`` looks at: the node's own findings, and what lies around the node."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aenv.cli import kvm
+from aenv.node.engine import Capabilities, Finding, Severity
+
+if TYPE_CHECKING:
+    from aenv.models.settings import Settings
+
+_NO_ROOT = "not root: the gvisor engine cannot run; `process` (no isolation) can, by its name only"
+
+
+async def examine() -> list[Finding]:
+    """In the order a person would mend them."""
+    from aenv.sdk.local_servers import require_server_extra
+
+    require_server_extra()
+    settings = _settings()
+    found = [_python(), *_installation(), _rights()]
+    found += await _node(settings)
+    found += [_cgroups(), kvm.examine(), *_disk(settings), *_tools()]
+    found += [*await _templates(settings), _server(settings)]
+    return found
+
+
+def missing(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity is Severity.MISSING]
+
+
+def _settings() -> Settings:
+    from aenv.models.folders import Folders
+    from aenv.store.settings import load_settings
+
+    return load_settings(Folders.resolve(), env=os.environ)
+
+
+def _python() -> Finding:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return Finding("python", Severity.OK, f"{platform.python_version()} on {system}")
+
+
+def _installation() -> list[Finding]:
+    from importlib import metadata
+
+    try:
+        other = metadata.distribution("aenvironment")
+    except metadata.PackageNotFoundError:
+        return []
+    return [
+        Finding(
+            "python",
+            Severity.MISSING,
+            f"the distribution aenvironment {other.version} also owns the package `aenv`: one "
+            "overwrites the other's files",
+            f"{sys.executable} -m pip uninstall aenvironment; "
+            f"{sys.executable} -m pip install --force-reinstall --no-deps aenv-platform",
+        )
+    ]
+
+
+def _rights() -> Finding:
+    if sys.platform == "linux" and os.geteuid() == 0:
+        return Finding("rights", Severity.OK, "root")
+    return Finding(
+        "rights", Severity.WARNING, _NO_ROOT, f"sudo {shutil.which('aenv') or 'aenv'} up"
+    )
+
+
+async def _node(settings: Settings) -> list[Finding]:
+    from aenv.models.errors import AenvError
+    from aenv.node.local import LocalNode
+
+    try:
+        node = LocalNode(settings)
+        info = await node.info()
+        return [*map(_engine, info.capabilities), *await node.probe()]
+    except AenvError as error:
+        return [Finding("node", Severity.MISSING, str(error))]
+
+
+def _engine(capabilities: Capabilities) -> Finding:
+    isolation = f"isolation: {capabilities.isolation}"
+    lacks = [
+        name.replace("_", " ")
+        for name in ("limits", "network_isolation", "egress_policy", "memory_snapshot")
+        if not getattr(capabilities, name)
+    ]
+    without = f"; without {', '.join(lacks)}" if lacks else ""
+    severity = Severity.WARNING if capabilities.isolation == "none" else Severity.OK
+    trusted = ", for trusted code only, never chosen by itself" if severity != "ok" else ""
+    return Finding("engine", severity, f"{capabilities.engine}: {isolation}{trusted}{without}")
+
+
+def _cgroups() -> Finding:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        controllers = (root / "cgroup.controllers").read_text().split()
+        return Finding("cgroups", Severity.OK, f"v2 ({' '.join(controllers) or 'no controllers'})")
+    found = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+    if {"cpu", "memory", "pids"} <= set(found):
+        hybrid = ", hybrid" if "unified" in found else ""
+        return Finding("cgroups", Severity.OK, f"v1{hybrid} with cpu, memory, pids")
+    lost = ", ".join(sorted({"cpu", "memory", "pids"} - set(found)))
+    return Finding("cgroups", Severity.WARNING, f"no limits on {lost}: no such cgroup controller")
+
+
+def _disk(settings: Settings) -> list[Finding]:
+    findings = []
+    for name in ("data", "cache"):
+        folder = getattr(settings.folders, name)
+        usage = shutil.disk_usage(_existing(folder))
+        free = usage.free >> 20
+        need = settings.disk_reserve_mb + 2048
+        findings.append(
+            Finding(
+                "disk",
+                Severity.OK if free >= need else Severity.WARNING,
+                f"{name}: {free / 1024:.1f} of {usage.total / 2**30:.1f} GiB free in {folder}",
+                None if free >= need else f"export AENV_{name.upper()}_DIR=/a/larger/disk",
+            )
+        )
+    return findings
+
+
+def _tools() -> list[Finding]:
+    """What only builds need; what the engine needs it names itself."""
+    packages = {"mmdebstrap": "mmdebstrap", "mkfs.erofs": "erofs-utils"}
+    absent = [package for tool, package in packages.items() if shutil.which(tool) is None]
+    if not absent:
+        return [Finding("builds", Severity.OK, "mmdebstrap and erofs-utils are installed")]
+    words = " ".join(absent)
+    summary = f"templates cannot be built here: {words} missing"
+    return [Finding("builds", Severity.WARNING, summary, f"apt-get install -y {words}")]
+
+
+async def _templates(settings: Settings) -> list[Finding]:
+    from aenv.models.errors import AenvError
+    from aenv.node.images import ImageStore
+
+    store = ImageStore(settings, None)
+    try:
+        progress = await store.progress("base")
+    except AenvError as error:
+        return [Finding("templates", Severity.WARNING, str(error))]
+    if progress.status == "ready":
+        return [Finding("templates", Severity.OK, "base is built")]
+    fix = "aenv template build base"
+    if progress.status == "building":
+        return [Finding("templates", Severity.OK, f"base is being built ({progress.fraction:.0%})")]
+    why = f" ({progress.error})" if progress.error else ""
+    return [Finding("templates", Severity.WARNING, f"base is not built{why}", fix)]
+
+
+def _server(settings: Settings) -> Finding:
+    from aenv.sdk import local_servers
+
+    url = local_servers.running(settings.folders.data)
+    if url and local_servers.answers(url):
+        return Finding("server", Severity.OK, f"runs at {url}")
+    return Finding("server", Severity.OK, "does not run; programs start it on demand, or: aenv up")
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder

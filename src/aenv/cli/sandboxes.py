@@ -1,0 +1,166 @@
+"""``ls``, ``inspect``, ``timeout``, ``rm``."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aenv.cli.apps import SANDBOXES, command, common, is_tty
+from aenv.cli.outputs import age, emit, emit_json, note, pairs, size, span, table
+from aenv.cli.sessions import full_id, run, sandbox
+
+if TYPE_CHECKING:
+    from aenv.models.sandboxes import SandboxMetrics
+    from aenv.sdk import SandboxInfo
+
+Reference = Annotated[str, typer.Argument(metavar="ID", help="A sandbox id, or its beginning.")]
+Filter = Annotated[
+    list[str] | None, typer.Option("--filter", help="Only with this metadata, KEY=VALUE.")
+]
+
+
+@command("ls", SANDBOXES)
+@command("list", SANDBOXES, hidden=True)
+def ls(
+    filters: Filter = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only ids.")] = False,
+) -> None:
+    """List sandboxes, newest first."""
+    found = run(_list(filters))
+    if common.json:
+        emit_json(found)
+    elif quiet:
+        for info in found:
+            emit(info.id)
+    else:
+        _show(found)
+
+
+@command("inspect", SANDBOXES)
+def inspect(reference: Reference) -> None:
+    """Show everything about a sandbox."""
+    info, metrics = run(_inspect(reference))
+    if common.json:
+        emit_json({"sandbox": info, "metrics": metrics})
+        return
+    rows = [
+        ("id", info.id),
+        ("template", info.alias or info.template),
+        ("state", info.state),
+        ("engine", info.engine or "-"),
+        ("started", f"{info.started_at:%Y-%m-%d %H:%M:%S} ({age(info.started_at)} ago)"),
+        ("ends", f"{info.end_at:%Y-%m-%d %H:%M:%S} (in {span(info.end_at - datetime.now(UTC))})"),
+        ("cpu", f"{info.cpu:g}"),
+        ("memory", size(info.memory_mb * 2**20)),
+        ("disk", size(info.disk_mb * 2**20)),
+        *((f"metadata.{key}", value) for key, value in sorted(info.metadata.items())),
+    ]
+    if metrics is not None:
+        rows.append(("cpu used", f"{metrics.cpu_used_pct:.1f} %"))
+        rows.append(("memory used", size(metrics.mem_used)))
+        rows.append(("disk used", size(metrics.disk_used)))
+    table(("what", "value"), rows)
+
+
+@command("timeout", SANDBOXES)
+def timeout(
+    reference: Reference,
+    seconds: Annotated[int, typer.Argument(metavar="SECS", min=0, help="0 ends it now.")],
+) -> None:
+    """Let a sandbox end so many seconds from now."""
+    run(_set_timeout(reference, seconds))
+    if common.json:
+        emit_json({"timeout": seconds})
+
+
+@command("rm", SANDBOXES)
+@command("delete", SANDBOXES, hidden=True)
+def rm(
+    references: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All sandboxes of the key.")] = False,
+    filters: Filter = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Kill sandboxes."""
+    if bool(references) == bool(everything or filters):
+        raise typer.BadParameter("name sandboxes, or use --all or --filter")
+    ids = run(_chosen(references, filters))
+    if (everything or filters) and ids and not yes:
+        if not is_tty(0):
+            raise typer.BadParameter("killing several sandboxes without a terminal needs -y")
+        typer.confirm(f"Kill {len(ids)} sandboxes?", abort=True, err=True)
+    gone, missing = run(_kill(ids))
+    if common.json:
+        emit_json({"killed": gone, "missing": missing})
+    else:
+        for one in gone:
+            emit(one)
+        for one in missing:
+            note(f"aenv: there is no sandbox {one}")
+    raise typer.Exit(1 if missing else 0)
+
+
+def _show(found: list[SandboxInfo]) -> None:
+    now = datetime.now(UTC)
+    table(
+        ("id", "template", "state", "age", "ends in", "cpu", "memory", "metadata"),
+        [
+            (
+                info.id,
+                info.alias or info.template,
+                info.state + (" (no isolation)" if info.engine == "process" else ""),
+                age(info.started_at, now=now),
+                span(info.end_at - now),
+                f"{info.cpu:g}",
+                size(info.memory_mb * 2**20),
+                " ".join(f"{key}={value}" for key, value in sorted(info.metadata.items())),
+            )
+            for info in found
+        ],
+    )
+
+
+async def _list(filters: list[str] | None) -> list[SandboxInfo]:
+    from aenv.sdk import AsyncSandbox
+
+    metadata = pairs(filters or [], "--filter")
+    return await AsyncSandbox.list(metadata=metadata, **common.server)
+
+
+async def _inspect(reference: str) -> tuple[SandboxInfo, SandboxMetrics | None]:
+    async with sandbox(reference) as found:
+        samples = await found.metrics()
+        return await found.info(), samples[-1] if samples else None
+
+
+async def _set_timeout(reference: str, seconds: int) -> None:
+    async with sandbox(reference) as found:
+        await found.set_timeout(seconds)
+
+
+async def _chosen(references: list[str] | None, filters: list[str] | None) -> list[str]:
+    if references:
+        return list(dict.fromkeys([await full_id(reference) for reference in references]))
+    return [info.id for info in await _list(filters)]
+
+
+async def _kill(ids: list[str]) -> tuple[list[str], list[str]]:
+    """Killed ones, and those that were gone already; eight at a time."""
+    from aenv.sdk import servers
+
+    limit = asyncio.Semaphore(8)
+
+    async def kill(one: str) -> bool:
+        async with limit:
+            return await servers.kill(client, one)
+
+    client = await servers.connect(**common.server)
+    try:
+        outcomes = await asyncio.gather(*map(kill, ids))
+    finally:
+        await client.aclose()
+    gone = [one for one, killed in zip(ids, outcomes, strict=True) if killed]
+    return gone, [one for one in ids if one not in gone]

@@ -1,0 +1,159 @@
+"""``server``, ``up``, ``down``, ``version``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aenv.cli.apps import SERVER, command, common, is_tty
+from aenv.cli.outputs import emit, emit_json, note
+from aenv.cli.sessions import run
+
+if TYPE_CHECKING:
+    from aenv.models.folders import Folders
+
+Data = Annotated[Path | None, typer.Option("--data", help="The data folder (AENV_DATA_DIR).")]
+Host = Annotated[str | None, typer.Option(help="Where to listen; default 127.0.0.1.")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Default 8000; 0 = any free.")]
+Engine = Annotated[str | None, typer.Option(help="Default gvisor; `process` isolates nothing.")]
+
+_DOWN_DEADLINE = 60.0
+
+
+@command("server", SERVER)
+def server(
+    host: Host = None,
+    port: Port = None,
+    data: Data = None,
+    engine: Engine = None,
+    idle_exit: Annotated[
+        float | None, typer.Option(help="End after so many seconds without sandbox or request.")
+    ] = None,
+) -> None:
+    """Run the server in the foreground; Ctrl-C ends it and leaves sandboxes running."""
+    import os
+
+    from aenv.sdk.local_servers import require_server_extra
+
+    require_server_extra()
+    from aenv.server.serve import serve
+    from aenv.store.settings import load_settings
+
+    overrides = {"host": host, "port": port, "engine": engine, "idle_exit": idle_exit}
+    serve(load_settings(_folders(data), overrides, os.environ))
+
+
+@command("up", SERVER)
+def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine = None) -> None:
+    """Start the server in the background, unless it runs."""
+    from aenv.sdk import local_servers
+
+    launch = local_servers.Launch(
+        _folders(data), engine=engine, host=host, port=port, idle_exit=None, strict=data is not None
+    )
+    before = local_servers.running(launch.folders.data)
+    endpoint = local_servers.find_or_start(launch)
+    if common.json:
+        emit_json({"url": endpoint.url, "started": before is None})
+    else:
+        emit(endpoint.url)
+        note(
+            "the server runs already" if before else f"log: {local_servers.log_of(launch.folders)}"
+        )
+
+
+@command("down", SERVER)
+def down(
+    data: Data = None,
+    kill: Annotated[
+        bool | None, typer.Option("--kill/--keep", help="End its sandboxes too, or let them run.")
+    ] = None,
+) -> None:
+    """End the server of this machine; asks what to do with running sandboxes."""
+    from aenv.sdk import local_servers
+
+    folders = _folders(data)
+    holder = local_servers.holder_of(folders.data)
+    if holder is None:
+        _tell_down(stopped=False, killed=0)
+        return
+    count = run(_running(folders))
+    if kill is None:
+        kill = (
+            bool(count)
+            and is_tty(0)
+            and typer.confirm(
+                f"{count} sandboxes run. Kill them? (No: they run on, and `aenv up` finds them)",
+                err=True,
+            )
+        )
+    run(_shut_down(folders, kill=kill))
+    _wait_for_end(folders)
+    _tell_down(stopped=True, killed=count if kill else 0, left=0 if kill else count)
+
+
+@command("version", SERVER)
+def version() -> None:
+    """Show the version."""
+    from aenv._version import __version__
+
+    emit_json({"version": __version__}) if common.json else emit(f"aenv {__version__}")
+
+
+def _folders(data: Path | None) -> Folders:
+    from aenv.models.folders import Folders
+
+    return Folders.resolve(data=data)
+
+
+async def _running(folders: Folders) -> int:
+    from aenv.sdk import local_servers, servers
+    from aenv.sdk.client import Client
+
+    client = Client(local_servers.own(folders))
+    try:
+        return len(await servers.list_sandboxes(client))
+    finally:
+        await client.aclose()
+
+
+async def _shut_down(folders: Folders, *, kill: bool) -> None:
+    from aenv.sdk import local_servers
+    from aenv.sdk.client import Client
+
+    client = Client(local_servers.own(folders))
+    try:
+        answer = await client.call("POST", "/admin/shutdown", json={"kill": kill})
+    finally:
+        await client.aclose()
+    for one in answer.json().get("failed") or ():
+        note(f"aenv: could not kill {one}")
+
+
+def _wait_for_end(folders: Folders) -> None:
+    """Until the data folder is free: then another server may be started."""
+    from aenv.models.errors import InfrastructureError
+    from aenv.sdk import local_servers
+
+    deadline = time.monotonic() + _DOWN_DEADLINE
+    while (holder := local_servers.holder_of(folders.data)) is not None:
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"the server (process {holder.get('pid')}) did not end within {_DOWN_DEADLINE:g} s;"
+                f" see {local_servers.log_of(folders)}"
+            )
+        time.sleep(0.05)
+
+
+def _tell_down(*, stopped: bool, killed: int, left: int = 0) -> None:
+    if common.json:
+        emit_json({"stopped": stopped, "killed": killed, "running": left})
+    elif not stopped:
+        note("no server runs")
+    elif left:
+        note(f"the server has ended; {left} sandboxes run on")
+    else:
+        note(f"the server has ended; {killed} sandboxes killed")

@@ -1,0 +1,41 @@
+"""Builds of built-in templates on a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from aenv.models.templates import TemplateProgress, TemplateStatus
+from aenv.sdk.client import Client
+
+_WAIT = 1.0
+
+
+async def progress(client: Client, name: str) -> TemplateProgress:
+    answer = await client.call("GET", f"/aenv/templates/{name}/build")
+    return _from_wire(answer.json())
+
+
+async def start(client: Client, name: str, *, wait: float = 0) -> TemplateProgress:
+    """Start or join, and wait up to ``wait`` seconds for the end. NotFoundError if unknown."""
+    answer = await client.call("POST", f"/aenv/templates/{name}/build", params={"wait": str(wait)})
+    return _from_wire(answer.json())
+
+
+async def bring_about(client: Client, name: str) -> AsyncIterator[TemplateProgress]:
+    """Start or join, and tell how far it is; the last one says what it came to."""
+    while True:
+        now = await start(client, name, wait=_WAIT)
+        yield now
+        if now.status is not TemplateStatus.BUILDING:
+            return
+
+
+def _from_wire(body: dict[str, object]) -> TemplateProgress:
+    error = body.get("error")
+    return TemplateProgress(
+        name=str(body["name"]),
+        status=TemplateStatus(str(body["status"])),
+        fraction=float(str(body.get("fraction") or 0)),
+        step=str(body.get("step") or ""),
+        error=str(error) if error else None,
+    )
