@@ -91,7 +91,7 @@ def mmdebstrap(
             f"{error.filename} is missing; run: apt-get install mmdebstrap"
         ) from error
     except subprocess.CalledProcessError as error:
-        raise _failure(tail) from error
+        raise failure(tail) from error
 
 
 def _command(
@@ -163,7 +163,7 @@ class Progress:
         self._report(start + (end - start) * self._part, step)
 
 
-def _failure(tail: Sequence[str]) -> TemplateBuildError | DiskFullError:
+def failure(tail: Sequence[str]) -> TemplateBuildError | DiskFullError:
     text = "\n".join(tail)
     if "No space left on device" in text or "not enough free disk space" in text:
         return DiskFullError(

@@ -27,6 +27,7 @@ class BuildState:
         self.name = name
         self._lock = folder / f".{name}.lock"
         self._file = folder / f".{name}.progress"
+        self._step = ""
         self._written = 0.0
 
     @contextmanager
@@ -50,10 +51,10 @@ class BuildState:
             os.close(descriptor)
 
     def report(self, fraction: float, step: str) -> None:
-        """Write the progress, a few times a second at most."""
+        """Write the progress: every new step, and a few times a second at most within one."""
         now = time.monotonic()
-        if now - self._written >= _INTERVAL or fraction in {0.0, 1.0}:
-            self._written = now
+        if step != self._step or now - self._written >= _INTERVAL:
+            self._step, self._written = step, now
             self._write({"fraction": round(min(max(fraction, 0.0), 1.0), 4), "step": step})
 
     def fail(self, message: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from aenv.models.errors import (
     CapabilityError,
     ConflictError,
+    HostSetupError,
     NotFoundError,
     TemplateBuildError,
     TemplateNotReadyError,
@@ -176,7 +177,11 @@ class ImageStore:
             try:
                 self._host.mounts.image(layer, target)
             except OSError as error:
-                raise CorruptImageError(f"{layer} cannot be mounted: {error}") from error
+                shelf.check_fully(record)
+                raise HostSetupError(
+                    f"this host cannot mount the image of template {record.name}: {error}; "
+                    "see: aenv doctor"
+                ) from error
         return target
 
     def _discard(self, recipe: Recipe, record: Record) -> None:
