@@ -31,8 +31,8 @@ async def adopt(catalog: Catalog, node: Node, routes: RouteTable, endings: Endin
     meanwhile are recorded with their exit; half-made and half-ended ones are finished off (the node
     reaps everything else).
     """
-    async with catalog.read() as db:
-        known = {record.id: record for record in await rows.in_states(db, UNFINISHED)}
+    unfinished = await catalog.read(lambda db: rows.in_states(db, UNFINISHED))
+    known = {record.id: record for record in unfinished}
     wanted = tuple(_request(record) for record in known.values() if _should_run(record))
     outcome = await node.start(wanted)
     for running in outcome.running:

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import Connection
 
 from aenv.control import networks, quotas, requests
 from aenv.control.background import Background
@@ -90,17 +91,15 @@ class Creation:
             return await self._join(made, request)
         info = await self._s.templates.require(request.template)
         draft = self._draft(caller, request, info)
-        task = self._s.background.start(
-            self._make(caller, request, draft, started), f"create {draft.id}"
-        )
+        task = self._s.background.start(self._make(request, draft, started), f"create {draft.id}")
         self._s.boots.making[draft.id] = task
         task.add_done_callback(lambda _: self._s.boots.making.pop(draft.id, None))
         return await asyncio.shield(task)
 
     async def _make(
-        self, caller: Caller, request: CreateRequest, draft: SandboxRecord, started: float
+        self, request: CreateRequest, draft: SandboxRecord, started: float
     ) -> SandboxRecord:
-        made = await self._reserve(caller, request, draft)
+        made = await self._s.catalog.write(lambda db: self._reserve(db, request, draft))
         if made is not None:
             return await self._join(made, request)
         try:
@@ -117,8 +116,8 @@ class Creation:
     async def _replay(self, caller: Caller, request: CreateRequest) -> IdempotencyRecord | None:
         if request.idempotency_key is None:
             return None
-        async with self._s.catalog.read() as db:
-            made = await idempotency.get(db, caller.key_id, request.idempotency_key)
+        key = request.idempotency_key
+        made = await self._s.catalog.read(lambda db: idempotency.get(db, caller.key_id, key))
         return made if made is not None and self._is_fresh(made) else None
 
     async def _join(self, made: IdempotencyRecord, request: CreateRequest) -> SandboxRecord:
@@ -130,36 +129,35 @@ class Creation:
             )
         if (task := self._s.boots.making.get(made.sandbox_id)) is not None:
             return await asyncio.shield(task)
-        async with self._s.catalog.read() as db:
-            record = await rows.get(db, made.sandbox_id)
+        record = await self._s.catalog.read(lambda db: rows.get(db, made.sandbox_id))
         if record is None or record.state is SandboxState.CREATING:
             raise ConflictError("the first request with this Idempotency-Key has just failed")
         return record
 
-    async def _reserve(
-        self, caller: Caller, request: CreateRequest, draft: SandboxRecord
+    def _reserve(
+        self, db: Connection, request: CreateRequest, draft: SandboxRecord
     ) -> IdempotencyRecord | None:
         """Write the row, within the quota and under the idempotency key; or say who was first."""
         now = self._s.clock.wall()
-        async with self._s.catalog.write() as db:
-            if request.idempotency_key is not None:
-                made = await idempotency.get(db, caller.key_id, request.idempotency_key)
-                if made is not None and self._is_fresh(made):
-                    return made
-                await idempotency.purge(db, now - KEY_LIFE)
-            if self._s.settings.quotas != Quotas():
-                used = await rows.usage_of_key(db, caller.key_id, quotas.COUNTED, now)
-                quotas.check(self._s.settings.quotas, used, draft.resources)
-            await rows.add(db, draft)
-            if request.idempotency_key is not None:
-                first = IdempotencyRecord(request.fingerprint, draft.id, now)
-                await idempotency.add(db, caller.key_id, request.idempotency_key, first)
+        key = request.idempotency_key
+        if key is not None:
+            made = idempotency.get(db, draft.key_id, key)
+            if made is not None and self._is_fresh(made):
+                return made
+            idempotency.purge(db, now - KEY_LIFE)
+        if self._s.settings.quotas != Quotas():
+            used = rows.usage_of_key(db, draft.key_id, quotas.COUNTED, now)
+            quotas.check(self._s.settings.quotas, used, draft.resources)
+        rows.add(db, draft)
+        if key is not None:
+            first = IdempotencyRecord(request.fingerprint, draft.id, now)
+            idempotency.add(db, draft.key_id, key, first)
         return None
 
     async def _count_use(self, template: str) -> None:
         """Statistics; not worth a caller's time."""
-        async with self._s.catalog.write() as db:
-            await rows.count_use(db, template, self._s.clock.wall())
+        now = self._s.clock.wall()
+        await self._s.catalog.write(lambda db: rows.count_use(db, template, now))
 
     async def _boot(self, draft: SandboxRecord, request: CreateRequest) -> RunningSandbox:
         spec = SandboxSpec(
@@ -193,8 +191,8 @@ class Creation:
     ) -> SandboxRecord:
         now = self._s.clock.wall()
         try:
-            async with self._s.catalog.write() as db:
-                record = await transition(
+            record = await self._s.catalog.write(
+                lambda db: transition(
                     db,
                     draft,
                     SandboxState.RUNNING,
@@ -202,6 +200,7 @@ class Creation:
                     started_at=now,
                     end_at=now + request.timeout * SECOND,
                 )
+            )
         except StaleError as error:
             raise _ended(draft) from error
         self._s.routes.publish(route(record, running))

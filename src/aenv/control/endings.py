@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from sqlalchemy import Connection
 
 from aenv.control.background import Background
 from aenv.control.boots import Boots
@@ -116,8 +117,7 @@ class Endings:
         exit_code: int | None = None,
     ) -> SandboxRecord:
         for _ in range(ATTEMPTS):
-            async with self._catalog.read() as db:
-                record = await rows.get(db, sandbox_id)
+            record = await self._catalog.read(lambda db: rows.get(db, sandbox_id))
             if record is None or record.state in OVER or team not in (None, record.team):
                 raise SandboxNotFoundError(f"sandbox {sandbox_id!r} was not found")
             try:
@@ -129,8 +129,10 @@ class Endings:
     async def _record_killing(
         self, record: SandboxRecord, kind: EndKind, reason: str, exit_code: int | None
     ) -> SandboxRecord:
-        async with self._catalog.write() as db:
-            killing = await transition(
+        def record_it(db: Connection) -> SandboxRecord:
+            if record.state is SandboxState.CREATING:
+                idempotency.release(db, record.id)
+            return transition(
                 db,
                 record,
                 SandboxState.KILLING,
@@ -139,8 +141,8 @@ class Endings:
                 end_reason=reason[:2000],
                 exit_code=exit_code,
             )
-            if record.state is SandboxState.CREATING:
-                await idempotency.release(db, record.id)
+
+        killing = await self._catalog.write(record_it)
         self._routes.withdraw(record.id)
         self._telemetry.ended(kind)
         return killing
@@ -174,8 +176,8 @@ class Endings:
         try:
             async with asyncio.timeout(DESTROY_TIMEOUT):
                 await self._node.destroy(record.id)
-            async with self._catalog.write() as db:
-                await transition(db, record, final_state(record.end_kind))
+            final = final_state(record.end_kind)
+            await self._catalog.write(lambda db: transition(db, record, final))
         except ConflictError:
             return True
         except Exception as error:  # noqa: BLE001 - tried again until it works

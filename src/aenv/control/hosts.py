@@ -74,5 +74,4 @@ class Hosts:
         return self._telemetry.render(await self._usage(), info)
 
     async def _usage(self) -> Mapping[SandboxState, Usage]:
-        async with self._catalog.read() as db:
-            return await rows.usage_by_state(db)
+        return await self._catalog.read(rows.usage_by_state)

@@ -54,8 +54,7 @@ class IdleWatch:
 
     async def _in_use(self) -> bool:
         """Sandboxes count until their ends; the time without use begins after the last."""
-        async with self._catalog.read() as db:
-            usage = await rows.usage_by_state(db)
+        usage = await self._catalog.read(rows.usage_by_state)
         living = sum(used.sandboxes for state, used in usage.items() if state in COUNTED)
         if living:
             self._activity.begin()

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
 from aenv.control.clocks import Clock
 from aenv.models.errors import NotFoundError, UnauthorizedError
 from aenv.models.folders import Folders
@@ -49,6 +51,10 @@ class Keys:
             raise UnauthorizedError("the API key is not valid (header X-API-Key)")
         return Caller(record.id, record.team, record.admin)
 
+    def is_valid(self, text: str) -> bool:
+        """Whether ``text`` is a key of this server."""
+        return _hash(text) in self._valid
+
     async def open(self, folders: Folders, preset: str | None) -> None:
         """Read the keys; take over the operator's preset, else find or make the local key."""
         await self._reload()
@@ -72,21 +78,19 @@ class Keys:
         key = new_api_key()
         record = self._record(key, name=name, origin="user", admin=admin)
         async with self._changing:
-            async with self._catalog.write() as db:
-                await rows.add(db, record)
+            await self._catalog.write(lambda db: rows.add(db, record))
             await self._reload()
         return key, record
 
     async def all(self) -> list[ApiKeyRecord]:
         """Valid and revoked ones, the oldest first."""
-        async with self._catalog.read() as db:
-            return await rows.all_keys(db)
+        return await self._catalog.read(rows.all_keys)
 
     async def revoke(self, key_id: str) -> None:
         """From now on the key is refused. NotFoundError when there is no such valid key."""
         async with self._changing:
-            async with self._catalog.write() as db:
-                found = await rows.revoke(db, key_id, self._clock.wall())
+            now = self._clock.wall()
+            found = await self._catalog.write(lambda db: rows.revoke(db, key_id, now))
             await self._reload()
         if not found:
             raise NotFoundError(f"there is no valid API key with id {key_id!r}")
@@ -94,21 +98,23 @@ class Keys:
     async def _install(self, key: str, origin: str) -> None:
         """Make ``key`` valid and revoke earlier keys of the same origin, which it replaces."""
         record = self._record(key, name=origin, origin=origin, admin=True)
+
+        def install(db: Connection) -> None:
+            known = {old.hash: old for old in rows.all_keys(db)}
+            for old in known.values():
+                if old.origin == origin and old.hash != record.hash:
+                    rows.revoke(db, old.id, self._clock.wall())
+            if record.hash in known:
+                rows.restore(db, known[record.hash].id)
+            else:
+                rows.add(db, record)
+
         async with self._changing:
-            async with self._catalog.write() as db:
-                known = {old.hash: old for old in await rows.all_keys(db)}
-                for old in known.values():
-                    if old.origin == origin and old.hash != record.hash:
-                        await rows.revoke(db, old.id, self._clock.wall())
-                if record.hash in known:
-                    await rows.restore(db, known[record.hash].id)
-                else:
-                    await rows.add(db, record)
+            await self._catalog.write(install)
             await self._reload()
 
     async def _reload(self) -> None:
-        async with self._catalog.read() as db:
-            found = await rows.all_keys(db)
+        found = await self._catalog.read(rows.all_keys)
         self._valid = {key.hash: key for key in found if key.revoked_at is None}
 
     def _record(self, key: str, *, name: str, origin: str, admin: bool) -> ApiKeyRecord:

@@ -25,6 +25,7 @@ TICK = 0.5
 SWEEP_EVERY = 30 * SECOND
 REMEMBER = 24 * 3600 * SECOND
 FORGET_TIMEOUT = 10.0
+STUCK = (SandboxState.CREATING, SandboxState.KILLING)
 
 
 class Reaper:
@@ -55,10 +56,11 @@ class Reaper:
         self._next: int | None = 0
         self._next_sweep = clock.boot() + SWEEP_EVERY
 
-    def look_again(self) -> None:
-        """A deadline was set or moved."""
-        self._next = 0
-        self._wake.set()
+    def deadline(self, end_at: int) -> None:
+        """There is a deadline at ``end_at``."""
+        if self._next is None or end_at < self._next:
+            self._next = end_at
+            self._wake.set()
 
     async def run(self) -> None:
         while True:
@@ -74,8 +76,7 @@ class Reaper:
         """End what is due; now and then sweep."""
         if step := self._steps.step():
             log.warning("the clock was set; deadlines move along", seconds=step / SECOND)
-            async with self._catalog.write() as db:
-                await rows.shift_ends(db, step)
+            await self._catalog.write(lambda db: rows.shift_ends(db, step))
             self._next = 0
         now = self._clock.wall()
         if self._next is not None and self._next <= now:
@@ -86,30 +87,29 @@ class Reaper:
 
     async def _expire(self, now: int) -> None:
         self._wake.clear()
-        async with self._catalog.read() as db:
-            due = await rows.due(db, now)
+        due = await self._catalog.read(lambda db: rows.due(db, now))
         ended = [
             self._background.start(self._endings.expire(record), f"expire {record.id}")
             for record in due
         ]
         if ended:
             await asyncio.wait(ended, timeout=self._tick)
-        async with self._catalog.read() as db:
-            self._next = await rows.next_end(db)
+        self._next = None
+        next_end = await self._catalog.read(rows.next_end)
+        if next_end is not None:
+            self.deadline(next_end)
 
     async def _sweep(self, now: int) -> None:
         """Finish what nobody works on, and forget what ended long ago."""
-        async with self._catalog.read() as db:
-            stuck = await rows.in_states(db, (SandboxState.CREATING, SandboxState.KILLING))
+        stuck = await self._catalog.read(lambda db: rows.in_states(db, STUCK))
         for record in stuck:
             if record.state is SandboxState.KILLING:
                 await self._endings.resume(record)
             elif record.id not in self._boots.making:
                 lost = InfrastructureError("its creation was interrupted")
                 await self._endings.abandon(record, lost)
-        async with self._catalog.write() as db:
-            forgotten = await rows.purge(db, now - REMEMBER)
-            await idempotency.purge(db, now - KEY_LIFE)
+        await self._catalog.write(lambda db: idempotency.purge(db, now - KEY_LIFE))
+        forgotten = await self._catalog.write(lambda db: rows.purge(db, now - REMEMBER))
         for sandbox_id in forgotten:
             await self._forget(sandbox_id)
 

@@ -40,19 +40,19 @@ Change = Callable[[SandboxRecord], dict[str, Any]]
 
 
 class Sandboxes:
-    """``deadline_changed`` is told when a deadline moved, so that the reaper looks again."""
+    """``deadline`` is told of every new deadline, so that the reaper is there in time."""
 
     def __init__(
-        self, services: Services, creation: Creation, deadline_changed: Callable[[], None]
+        self, services: Services, creation: Creation, deadline: Callable[[int], None]
     ) -> None:
         self._s = services
         self._creation = creation
-        self._deadline_changed = deadline_changed
+        self._deadline = deadline
         self._network_locks: dict[str, asyncio.Lock] = {}
 
     async def create(self, caller: Caller, request: CreateRequest) -> SandboxRecord:
         record = await self._creation.create(caller, request)
-        self._deadline_changed()
+        self._deadline(record.end_at)
         return record
 
     async def get(self, caller: Caller, sandbox_id: str) -> SandboxRecord:
@@ -84,9 +84,9 @@ class Sandboxes:
             template=template,
             now=now,
         )
-        async with self._s.catalog.read() as db:
-            found = await rows.page(db, wanted)
-            total = await rows.count(db, running)
+        found, total = await self._s.catalog.read(
+            lambda db: (rows.page(db, wanted), rows.count(db, running))
+        )
         limit = request.limit if request.limit is not None else len(found)
         token = None
         if len(found) > limit:
@@ -102,8 +102,8 @@ class Sandboxes:
 
     async def kill_all(self) -> tuple[int, list[str]]:
         """End every sandbox of the server; how many were, and the ids that could not be ended."""
-        async with self._s.catalog.read() as db:
-            living = await rows.in_states(db, (SandboxState.CREATING, *VISIBLE))
+        states = (SandboxState.CREATING, *VISIBLE)
+        living = await self._s.catalog.read(lambda db: rows.in_states(db, states))
         gate = asyncio.Semaphore(8)
 
         async def kill(sandbox_id: str) -> str | None:
@@ -130,7 +130,7 @@ class Sandboxes:
             return
         end = self._s.clock.wall() + seconds * SECOND
         await self._change(caller, sandbox_id, lambda _: {"end_at": end})
-        self._deadline_changed()
+        self._deadline(end)
 
     async def extend(self, caller: Caller, sandbox_id: str, seconds: int) -> SandboxRecord:
         """Live at least ``seconds`` from now; never shortens."""
@@ -158,17 +158,20 @@ class Sandboxes:
         for _ in range(ATTEMPTS):
             record = await self.get(caller, sandbox_id)
             try:
-                async with self._s.catalog.write() as db:
-                    return await transition(db, record, record.state, **change(record))
+                return await self._amend(record, change(record))
             except StaleError:
                 continue
         raise ConflictError(f"sandbox {sandbox_id} is being changed by others; try again")
 
+    async def _amend(self, record: SandboxRecord, changes: dict[str, Any]) -> SandboxRecord:
+        return await self._s.catalog.write(
+            lambda db: transition(db, record, record.state, **changes)
+        )
+
     async def _read(self, sandbox_id: str) -> SandboxRecord | None:
         if not is_sandbox_id(sandbox_id):
             return None
-        async with self._s.catalog.read() as db:
-            return await rows.get(db, sandbox_id)
+        return await self._s.catalog.read(lambda db: rows.get(db, sandbox_id))
 
     def _lives(self, record: SandboxRecord) -> bool:
         return record.state in VISIBLE and record.end_at > self._s.clock.wall()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection
 
 from aenv.models.errors import ConflictError
 from aenv.models.sandboxes import EndKind, SandboxState
@@ -42,8 +42,8 @@ class StaleError(ConflictError):
     code = "stale"
 
 
-async def transition(
-    db: AsyncConnection, record: SandboxRecord, to: SandboxState, **changes: Any
+def transition(
+    db: Connection, record: SandboxRecord, to: SandboxState, **changes: Any
 ) -> SandboxRecord:
     """Move ``record`` to state ``to``, writing ``changes`` with it; the only way a sandbox's row
     changes.
@@ -53,7 +53,7 @@ async def transition(
     """
     if to not in ARROWS[record.state]:
         raise ConflictError(f"sandbox {record.id} is {record.state} and cannot become {to}")
-    if not await rows.change(db, record.id, record.version, {"state": to, **changes}):
+    if not rows.change(db, record.id, record.version, {"state": to, **changes}):
         raise StaleError(f"sandbox {record.id} was changed by another request; try again")
     return replace(record, state=to, version=record.version + 1, **changes)
 

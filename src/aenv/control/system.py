@@ -97,7 +97,7 @@ class System:
             settings=settings,
         )
         self._creation = Creation(services)
-        self.sandboxes = Sandboxes(services, self._creation, self._reaper.look_again)
+        self.sandboxes = Sandboxes(services, self._creation, self._reaper.deadline)
         self.observations = Observations(self.sandboxes, node)
 
     @classmethod

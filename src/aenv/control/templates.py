@@ -43,8 +43,7 @@ class Templates:
     async def all(self) -> list[Template]:
         """What can be started, and built-in ones on their way."""
         infos = {info.name: info for info in await self._infos()}
-        async with self._catalog.read() as db:
-            uses = await rows.uses(db)
+        uses = await self._catalog.read(rows.uses)
         found = [
             _template(name, info, TemplateStatus.READY, uses.get(name))
             for name, info in sorted(infos.items())

@@ -63,7 +63,8 @@ def configure(*, level: int = logging.INFO, pretty: bool | None = None) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    logging.getLogger("aiosqlite").setLevel(logging.WARNING)
+    for name in ("uvicorn", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def masked(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

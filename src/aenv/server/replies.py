@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from aenv.control import networks
-from aenv.control.hosts import HostReport
 from aenv.control.sandboxes import SandboxRecord
 from aenv.control.system import System
-from aenv.control.templates import Template
 from aenv.models.sandboxes import (
     ENVD_VERSION,
     LogEntry,
@@ -123,7 +119,7 @@ class Metric(Reply):
         return cls(
             timestamp=wire_seconds(sample.timestamp),
             timestamp_unix=int(sample.timestamp),
-            cpu_count=_number(sample.cpu_count),
+            cpu_count=number(sample.cpu_count),
             cpu_used_pct=sample.cpu_used_pct,
             mem_used=sample.mem_used,
             mem_total=sample.mem_total,
@@ -171,176 +167,6 @@ class LogsV1(Reply):
     log_entries: list[Log]
 
 
-class TemplateReply(Reply):
-    template_id: str
-    build_id: str
-    cpu_count: float | int
-    memory_mb: int
-    disk_size_mb: int
-    public: bool
-    aliases: list[str]
-    names: list[str]
-    created_at: str
-    updated_at: str
-    created_by: None = None
-    last_spawned_at: str | None
-    spawn_count: int
-    build_count: int
-    envd_version: str
-    build_status: str
-    reproducible: bool
-
-    @classmethod
-    def of(cls, template: Template, system: System) -> TemplateReply:
-        built = wire_seconds(template.info.built_at if template.info else 0)
-        return cls(
-            template_id=template.id,
-            build_id=template.build_id,
-            **_sizes(_resources(template, system)),
-            public=True,
-            aliases=[template.name],
-            names=[template.name],
-            created_at=built,
-            updated_at=built,
-            last_spawned_at=_last_use(template),
-            spawn_count=template.uses.count,
-            build_count=1,
-            envd_version=ENVD_VERSION,
-            build_status=template.status.value,
-            reproducible=template.info is None or template.info.reproducible,
-        )
-
-
-class Build(Reply):
-    build_id: str
-    status: str
-    created_at: str
-    updated_at: str
-    finished_at: str | None
-    cpu_count: float | int
-    memory_mb: int
-    disk_size_mb: int
-    envd_version: str
-
-
-class TemplateWithBuilds(Reply):
-    template_id: str
-    public: bool
-    aliases: list[str]
-    names: list[str]
-    created_at: str
-    updated_at: str
-    last_spawned_at: str | None
-    spawn_count: int
-    builds: list[Build]
-
-    @classmethod
-    def of(cls, template: Template, system: System) -> TemplateWithBuilds:
-        built = wire_seconds(template.info.built_at if template.info else 0)
-        build = Build(
-            build_id=template.build_id,
-            status=template.status.value,
-            created_at=built,
-            updated_at=built,
-            finished_at=built if template.info else None,
-            **_sizes(_resources(template, system)),
-            envd_version=ENVD_VERSION,
-        )
-        return cls(
-            template_id=template.id,
-            public=True,
-            aliases=[template.name],
-            names=[template.name],
-            created_at=built,
-            updated_at=built,
-            last_spawned_at=_last_use(template),
-            spawn_count=template.uses.count,
-            builds=[build],
-        )
-
-
-class Alias(Reply):
-    template_id: str
-    public: bool
-
-
-class BuildProgress(Reply):
-    """How far a built-in template is; ours."""
-
-    name: str
-    status: str
-    fraction: float
-    step: str
-    error: str | None
-
-
-class MachineInfo(Reply):
-    cpu_architecture: str
-    kernel: str
-    engines: list[str]
-
-
-class NodeMetrics(Reply):
-    allocated_cpu: float = Field(alias="allocatedCPU")
-    cpu_percent: float
-    cpu_count: int
-    allocated_memory_bytes: int
-    memory_used_bytes: int
-    memory_total_bytes: int
-    disks: list[dict[str, int]]
-
-
-class NodeReply(Reply):
-    id: str
-    version: str
-    status: str
-    sandbox_count: int
-    sandbox_starting_count: int
-    sandbox_paused_count: int
-    create_successes: int
-    create_fails: int
-    machine_info: MachineInfo
-    metrics: NodeMetrics
-
-    @classmethod
-    def of(cls, report: HostReport) -> NodeReply:
-        info = report.info
-        return cls(
-            id=info.node_id,
-            version=info.version,
-            status="ready",
-            sandbox_count=report.count(SandboxState.RUNNING),
-            sandbox_starting_count=report.count(SandboxState.CREATING),
-            sandbox_paused_count=report.count(SandboxState.PAUSED),
-            create_successes=report.creates_ok,
-            create_fails=report.creates_failed,
-            machine_info=MachineInfo(
-                cpu_architecture=info.machine,
-                kernel=info.kernel,
-                engines=[capabilities.engine for capabilities in info.capabilities],
-            ),
-            metrics=NodeMetrics(
-                allocated_cpu=report.promised_cpu,
-                cpu_percent=info.cpu_percent,
-                cpu_count=info.cpu_count,
-                allocated_memory_bytes=report.promised_memory,
-                memory_used_bytes=info.memory_total - info.memory_available,
-                memory_total_bytes=info.memory_total,
-                disks=[
-                    {
-                        "totalBytes": info.disk_total,
-                        "usedBytes": info.disk_total - info.disk_available,
-                    }
-                ],
-            ),
-        )
-
-
-class ShutdownReply(Reply):
-    killed: int
-    failed: list[str]
-
-
 def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
     paused = record.state in (SandboxState.PAUSED, SandboxState.RESUMING)
     return {
@@ -350,30 +176,21 @@ def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
         "client_id": system.settings.folders.instance,
         "started_at": wire_time(record.started_at),
         "end_at": wire_time(record.end_at),
-        **_sizes(record.resources),
+        **sizes(record.resources),
         "state": "paused" if paused else "running",
         "envd_version": ENVD_VERSION,
         "metadata": record.labels,
     }
 
 
-def _sizes(resources: Resources) -> dict[str, Any]:
+def sizes(resources: Resources) -> dict[str, Any]:
     return {
-        "cpu_count": _number(resources.cpu),
+        "cpu_count": number(resources.cpu),
         "memory_mb": resources.memory_mb,
         "disk_size_mb": resources.disk_mb,
     }
 
 
-def _resources(template: Template, system: System) -> Resources:
-    return template.info.resources if template.info else system.settings.defaults
-
-
-def _number(value: float) -> float | int:
+def number(value: float) -> float | int:
     """Whole counts of vCPUs as integers: the clients declare them so."""
     return int(value) if float(value).is_integer() else value
-
-
-def _last_use(template: Template) -> str | None:
-    used = template.uses.last_used_at
-    return None if used is None else wire_time(used)

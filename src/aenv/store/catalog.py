@@ -1,80 +1,80 @@
 """The catalog: one database, the truth about every noun. SQLite by default, in WAL mode.
 
-Concurrency: readers run beside one writer. ``write()`` takes the writer's place before its first
-statement (``BEGIN IMMEDIATE``), so a read-modify-write inside it cannot lose an update. A
-transaction is never open across a network or node call: it holds up every other writer.
-``in_transaction()`` lets tests prove that.
+A transaction is one plain function that runs in a thread: readers beside each other, writers one
+after the other in a thread of their own. So no transaction can be open across a network or node
+call, a caller that is cancelled does not tear one apart, and a read costs 0.1 ms (0.9 ms through an
+async driver, which crosses threads for every step).
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aenv.models.errors import AenvError, DiskFullError, InfrastructureError
 from aenv.store import schema
 
-_depth: ContextVar[int] = ContextVar("aenv_catalog_transactions", default=0)
-
-
-def in_transaction() -> bool:
-    """Whether the running task has a catalog transaction open."""
-    return _depth.get() > 0
+READERS = 4
+T = TypeVar("T")
 
 
 class Catalog:
     """Opened with :meth:`open`, closed with :meth:`close`."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._writer = asyncio.Lock()
+        self._writing_engine = engine.execution_options(aenv_begin="IMMEDIATE")
+        self._writer = ThreadPoolExecutor(1, "catalog-writer")
+        self._readers = ThreadPoolExecutor(READERS, "catalog-reader")
 
     @classmethod
     async def open(cls, path: Path) -> Catalog:
         """Open or make the database file and bring its schema up to date."""
         await asyncio.to_thread(_prepare, path)
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", pool_size=8, max_overflow=0)
-        event.listen(engine.sync_engine, "connect", _on_connect)
-        event.listen(engine.sync_engine, "begin", _on_begin)
+        engine = create_engine(
+            f"sqlite:///{path}",
+            pool_size=READERS + 1,
+            max_overflow=0,
+            pool_reset_on_return=None,
+        )
+        event.listen(engine, "connect", _on_connect)
+        event.listen(engine, "begin", _on_begin)
         return cls(engine)
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        """Wait for what runs, then let go."""
+        for executor in (self._readers, self._writer):
+            await asyncio.to_thread(executor.shutdown)
+        await asyncio.to_thread(self._engine.dispose)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """One consistent view."""
-        async with self._transaction(self._engine) as connection:
-            yield connection
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` to read. Each of its statements by itself sees a consistent state."""
+        return await self._run(self._readers, self._engine, work)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that commits when the block ends well, and is undone otherwise."""
-        async with self._writer, self._transaction(self._immediate()) as connection:
-            yield connection
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` as the only writer: all of it is committed, or, if it raises, none."""
+        return await self._run(self._writer, self._writing_engine, work)
 
-    def _immediate(self) -> AsyncEngine:
-        return self._engine.execution_options(aenv_begin="IMMEDIATE")
+    async def _run(
+        self, executor: ThreadPoolExecutor, engine: Engine, work: Callable[[Connection], T]
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(executor, _transact, engine, work)
 
-    @asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        token = _depth.set(_depth.get() + 1)
-        try:
-            async with engine.begin() as connection:
-                yield connection
-        except DBAPIError as error:
-            raise _typed(error) from error
-        finally:
-            _depth.reset(token)
+
+def _transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+    try:
+        with engine.begin() as connection:
+            return work(connection)
+    except DBAPIError as error:
+        raise _typed(error) from error
 
 
 def _prepare(path: Path) -> None:
@@ -82,7 +82,7 @@ def _prepare(path: Path) -> None:
     try:
         schema.bring_up_to_date(path)
         path.chmod(0o600)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, DBAPIError) as error:
         raise _typed(error, path) from error
 
 
@@ -94,15 +94,16 @@ def _on_connect(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _on_begin(connection: Any) -> None:
-    mode = connection.get_execution_options().get("aenv_begin", "")
-    connection.exec_driver_sql(f"BEGIN {mode}".strip())
+def _on_begin(connection: Connection) -> None:
+    """The driver itself begins nothing, and readers need no transaction."""
+    if mode := connection.get_execution_options().get("aenv_begin"):
+        connection.exec_driver_sql(f"BEGIN {mode}")
 
 
 def _typed(error: Exception, path: Path | None = None) -> AenvError:
     text = str(getattr(error, "orig", None) or error)
     where = f" ({path})" if path else ""
-    if "full" in text:
+    if "disk is full" in text:
         return DiskFullError(f"the catalog cannot be written{where}: {text}; free some disk space")
     if "malformed" in text or "not a database" in text:
         return InfrastructureError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, delete, insert, select
 
 from aenv.store.records import IdempotencyRecord
 from aenv.store.tables import idempotency
 
 
-async def add(db: AsyncConnection, api_key_id: str, key: str, record: IdempotencyRecord) -> None:
-    await db.execute(
+def add(db: Connection, api_key_id: str, key: str, record: IdempotencyRecord) -> None:
+    db.execute(
         insert(idempotency).values(
             api_key_id=api_key_id,
             key=key,
@@ -21,9 +20,9 @@ async def add(db: AsyncConnection, api_key_id: str, key: str, record: Idempotenc
     )
 
 
-async def get(db: AsyncConnection, api_key_id: str, key: str) -> IdempotencyRecord | None:
+def get(db: Connection, api_key_id: str, key: str) -> IdempotencyRecord | None:
     row = (
-        await db.execute(
+        db.execute(
             select(
                 idempotency.c.fingerprint, idempotency.c.sandbox_id, idempotency.c.created_at
             ).where(idempotency.c.api_key_id == api_key_id, idempotency.c.key == key)
@@ -32,10 +31,10 @@ async def get(db: AsyncConnection, api_key_id: str, key: str) -> IdempotencyReco
     return IdempotencyRecord(row[0], row[1], row[2]) if row else None
 
 
-async def release(db: AsyncConnection, sandbox_id: str) -> None:
+def release(db: Connection, sandbox_id: str) -> None:
     """Free the key of a sandbox that was never made."""
-    await db.execute(delete(idempotency).where(idempotency.c.sandbox_id == sandbox_id))
+    db.execute(delete(idempotency).where(idempotency.c.sandbox_id == sandbox_id))
 
 
-async def purge(db: AsyncConnection, before: int) -> None:
-    await db.execute(delete(idempotency).where(idempotency.c.created_at < before))
+def purge(db: Connection, before: int) -> None:
+    db.execute(delete(idempotency).where(idempotency.c.created_at < before))

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, insert, select, update
 
 from aenv.store.records import ApiKeyRecord
 from aenv.store.tables import api_keys
 
 
-async def add(db: AsyncConnection, record: ApiKeyRecord) -> None:
-    await db.execute(insert(api_keys).values(asdict(record)))
+def add(db: Connection, record: ApiKeyRecord) -> None:
+    db.execute(insert(api_keys).values(asdict(record)))
 
 
-async def all_keys(db: AsyncConnection) -> list[ApiKeyRecord]:
-    rows = await db.execute(select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id))
+def all_keys(db: Connection) -> list[ApiKeyRecord]:
+    rows = db.execute(select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id))
     return [ApiKeyRecord(**row._mapping) for row in rows]
 
 
-async def revoke(db: AsyncConnection, key_id: str, now: int) -> bool:
+def revoke(db: Connection, key_id: str, now: int) -> bool:
     """Tell whether the key was valid until now."""
-    result = await db.execute(
+    result = db.execute(
         update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
         .values(revoked_at=now)
@@ -30,6 +29,6 @@ async def revoke(db: AsyncConnection, key_id: str, now: int) -> bool:
     return result.rowcount == 1
 
 
-async def restore(db: AsyncConnection, key_id: str) -> None:
+def restore(db: Connection, key_id: str) -> None:
     """Make a revoked key valid again (an operator presets it anew)."""
-    await db.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=None))
+    db.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=None))

@@ -6,8 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert as upsert
 
 from aenv.models.sandboxes import EndKind, Resources, SandboxState
 from aenv.store.records import SandboxRecord, TemplateUse, Usage
@@ -33,28 +45,26 @@ class Page:
     limit: int | None = None
 
 
-async def add(db: AsyncConnection, record: SandboxRecord) -> None:
-    await db.execute(insert(sandboxes).values(_values(record)))
+def add(db: Connection, record: SandboxRecord) -> None:
+    db.execute(insert(sandboxes).values(_values(record)))
     if record.labels:
         rows = [
             {"sandbox_id": record.id, "key": key, "value": value}
             for key, value in record.labels.items()
         ]
-        await db.execute(insert(labels), rows)
+        db.execute(insert(labels), rows)
 
 
-async def get(db: AsyncConnection, sandbox_id: str) -> SandboxRecord | None:
-    row = (await db.execute(select(sandboxes).where(sandboxes.c.id == sandbox_id))).first()
+def get(db: Connection, sandbox_id: str) -> SandboxRecord | None:
+    row = (db.execute(select(sandboxes).where(sandboxes.c.id == sandbox_id))).first()
     return _record(row) if row else None
 
 
-async def change(
-    db: AsyncConnection, sandbox_id: str, version: int, values: Mapping[str, Any]
-) -> bool:
+def change(db: Connection, sandbox_id: str, version: int, values: Mapping[str, Any]) -> bool:
     """Write ``values`` and raise the version, if the row still has ``version``; tell whether it
     did.
     """
-    result = await db.execute(
+    result = db.execute(
         update(sandboxes)
         .where(sandboxes.c.id == sandbox_id, sandboxes.c.version == version)
         .values(**values, version=version + 1)
@@ -62,16 +72,16 @@ async def change(
     return result.rowcount == 1
 
 
-async def in_states(db: AsyncConnection, states: Sequence[SandboxState]) -> list[SandboxRecord]:
-    rows = await db.execute(
+def in_states(db: Connection, states: Sequence[SandboxState]) -> list[SandboxRecord]:
+    rows = db.execute(
         select(sandboxes).where(sandboxes.c.state.in_(states)).order_by(sandboxes.c.id)
     )
     return [_record(row) for row in rows]
 
 
-async def due(db: AsyncConnection, now: int, limit: int = 200) -> list[SandboxRecord]:
+def due(db: Connection, now: int, limit: int = 200) -> list[SandboxRecord]:
     """Running or paused sandboxes whose time has passed, the longest overdue first."""
-    rows = await db.execute(
+    rows = db.execute(
         select(sandboxes)
         .where(sandboxes.c.state.in_(TIMED), sandboxes.c.end_at <= now)
         .order_by(sandboxes.c.end_at)
@@ -80,49 +90,47 @@ async def due(db: AsyncConnection, now: int, limit: int = 200) -> list[SandboxRe
     return [_record(row) for row in rows]
 
 
-async def next_end(db: AsyncConnection) -> int | None:
-    found = await db.scalar(
-        select(func.min(sandboxes.c.end_at)).where(sandboxes.c.state.in_(TIMED))
-    )
+def next_end(db: Connection) -> int | None:
+    found = db.scalar(select(func.min(sandboxes.c.end_at)).where(sandboxes.c.state.in_(TIMED)))
     return None if found is None else int(found)
 
 
-async def shift_ends(db: AsyncConnection, by: int) -> None:
+def shift_ends(db: Connection, by: int) -> None:
     """Move every deadline: the clock itself was set."""
-    await db.execute(
+    db.execute(
         update(sandboxes)
         .where(sandboxes.c.state.in_(TIMED))
         .values(end_at=sandboxes.c.end_at + by, version=sandboxes.c.version + 1)
     )
 
 
-async def page(db: AsyncConnection, wanted: Page) -> list[SandboxRecord]:
+def page(db: Connection, wanted: Page) -> list[SandboxRecord]:
     query = select(sandboxes).where(*_filters(wanted), *_beyond(wanted))
     time, name = sandboxes.c.started_at, sandboxes.c.id
     order = (time.asc(), name.asc()) if wanted.ascending else (time.desc(), name.desc())
-    rows = await db.execute(query.order_by(*order).limit(wanted.limit))
+    rows = db.execute(query.order_by(*order).limit(wanted.limit))
     return [_record(row) for row in rows]
 
 
-async def count(db: AsyncConnection, wanted: Page) -> int:
+def count(db: Connection, wanted: Page) -> int:
     """How many rows the filters match, whatever the page."""
     query = select(func.count()).select_from(sandboxes).where(*_filters(wanted))
-    return int(await db.scalar(query) or 0)
+    return int(db.scalar(query) or 0)
 
 
-async def usage_by_state(db: AsyncConnection) -> dict[SandboxState, Usage]:
+def usage_by_state(db: Connection) -> dict[SandboxState, Usage]:
     """What the sandboxes that have not ended hold."""
-    rows = await db.execute(
+    rows = db.execute(
         _usage(sandboxes.c.state).where(sandboxes.c.state.not_in(ENDED)).group_by(sandboxes.c.state)
     )
     return {SandboxState(row[0]): Usage(row[1], row[2], row[3], row[4]) for row in rows}
 
 
-async def usage_of_key(
-    db: AsyncConnection, key_id: str, states: Sequence[SandboxState], alive_at: int
+def usage_of_key(
+    db: Connection, key_id: str, states: Sequence[SandboxState], alive_at: int
 ) -> Usage:
     row = (
-        await db.execute(
+        db.execute(
             _usage(sandboxes.c.key_id)
             .where(
                 sandboxes.c.key_id == key_id,
@@ -135,32 +143,32 @@ async def usage_of_key(
     return Usage(row[1], row[2], row[3], row[4]) if row else Usage()
 
 
-async def purge(db: AsyncConnection, before: int, limit: int = 500) -> list[str]:
+def purge(db: Connection, before: int, limit: int = 500) -> list[str]:
     """Forget sandboxes that ended before ``before``; return their ids."""
     ids = list(
-        await db.scalars(
+        db.scalars(
             select(sandboxes.c.id)
             .where(sandboxes.c.state.in_(ENDED), sandboxes.c.ended_at < before)
             .limit(limit)
         )
     )
     if ids:
-        await db.execute(delete(sandboxes).where(sandboxes.c.id.in_(ids)))
+        db.execute(delete(sandboxes).where(sandboxes.c.id.in_(ids)))
     return ids
 
 
-async def count_use(db: AsyncConnection, template: str, now: int) -> None:
-    changed = await db.execute(
-        update(template_uses)
-        .where(template_uses.c.template == template)
-        .values(count=template_uses.c.count + 1, last_used_at=now)
+def count_use(db: Connection, template: str, now: int) -> None:
+    fresh = upsert(template_uses).values(template=template, count=1, last_used_at=now)
+    db.execute(
+        fresh.on_conflict_do_update(
+            index_elements=[template_uses.c.template],
+            set_={"count": template_uses.c.count + 1, "last_used_at": now},
+        )
     )
-    if changed.rowcount == 0:
-        await db.execute(insert(template_uses).values(template=template, count=1, last_used_at=now))
 
 
-async def uses(db: AsyncConnection) -> dict[str, TemplateUse]:
-    rows = await db.execute(select(template_uses))
+def uses(db: Connection) -> dict[str, TemplateUse]:
+    rows = db.execute(select(template_uses))
     return {row.template: TemplateUse(row.count, row.last_used_at) for row in rows.mappings()}
 
 

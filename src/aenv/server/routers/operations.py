@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from aenv.control.telemetry import CONTENT_TYPE
 from aenv.models.errors import InvalidRequestError, NotFoundError
-from aenv.server import bodies, replies
+from aenv.server import bodies
+from aenv.server import node_replies as replies
 from aenv.server.routing import Caller, System, fails
 
 router = APIRouter(tags=["operations"])

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from aenv.models.templates import TemplateProgress
-from aenv.server import replies
+from aenv.server import template_replies as replies
 from aenv.server.routing import Caller, System, fails
 
 router = APIRouter(tags=["templates"])

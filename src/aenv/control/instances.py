@@ -1,0 +1,7 @@
+"""One server per data folder: claiming the folder, and who holds it."""
+
+from __future__ import annotations
+
+from aenv.store.locks import DataLock as DataLock
+from aenv.store.locks import is_locked as is_locked
+from aenv.store.locks import owner as owner

@@ -1,0 +1,76 @@
+"""What ``/nodes`` and ``/admin`` answer (contract agentenv)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from aenv.control.hosts import HostReport
+from aenv.models.sandboxes import SandboxState
+from aenv.server.wire import Reply
+
+
+class MachineInfo(Reply):
+    cpu_architecture: str
+    kernel: str
+    engines: list[str]
+
+
+class NodeMetrics(Reply):
+    allocated_cpu: float = Field(alias="allocatedCPU")
+    cpu_percent: float
+    cpu_count: int
+    allocated_memory_bytes: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+    disks: list[dict[str, int]]
+
+
+class NodeReply(Reply):
+    id: str
+    version: str
+    status: str
+    sandbox_count: int
+    sandbox_starting_count: int
+    sandbox_paused_count: int
+    create_successes: int
+    create_fails: int
+    machine_info: MachineInfo
+    metrics: NodeMetrics
+
+    @classmethod
+    def of(cls, report: HostReport) -> NodeReply:
+        info = report.info
+        return cls(
+            id=info.node_id,
+            version=info.version,
+            status="ready",
+            sandbox_count=report.count(SandboxState.RUNNING),
+            sandbox_starting_count=report.count(SandboxState.CREATING),
+            sandbox_paused_count=report.count(SandboxState.PAUSED),
+            create_successes=report.creates_ok,
+            create_fails=report.creates_failed,
+            machine_info=MachineInfo(
+                cpu_architecture=info.machine,
+                kernel=info.kernel,
+                engines=[capabilities.engine for capabilities in info.capabilities],
+            ),
+            metrics=NodeMetrics(
+                allocated_cpu=report.promised_cpu,
+                cpu_percent=info.cpu_percent,
+                cpu_count=info.cpu_count,
+                allocated_memory_bytes=report.promised_memory,
+                memory_used_bytes=info.memory_total - info.memory_available,
+                memory_total_bytes=info.memory_total,
+                disks=[
+                    {
+                        "totalBytes": info.disk_total,
+                        "usedBytes": info.disk_total - info.disk_available,
+                    }
+                ],
+            ),
+        )
+
+
+class ShutdownReply(Reply):
+    killed: int
+    failed: list[str]

@@ -1,0 +1,121 @@
+"""What the template routes answer (contract e2b §1.3)."""
+
+from __future__ import annotations
+
+from aenv.control.system import System
+from aenv.control.templates import Template
+from aenv.models.sandboxes import ENVD_VERSION, Resources
+from aenv.server.replies import sizes
+from aenv.server.wire import Reply, wire_seconds, wire_time
+
+
+class TemplateReply(Reply):
+    template_id: str
+    build_id: str
+    cpu_count: float | int
+    memory_mb: int
+    disk_size_mb: int
+    public: bool
+    aliases: list[str]
+    names: list[str]
+    created_at: str
+    updated_at: str
+    created_by: None = None
+    last_spawned_at: str | None
+    spawn_count: int
+    build_count: int
+    envd_version: str
+    build_status: str
+    reproducible: bool
+
+    @classmethod
+    def of(cls, template: Template, system: System) -> TemplateReply:
+        built = wire_seconds(template.info.built_at if template.info else 0)
+        return cls(
+            template_id=template.id,
+            build_id=template.build_id,
+            **sizes(_resources(template, system)),
+            public=True,
+            aliases=[template.name],
+            names=[template.name],
+            created_at=built,
+            updated_at=built,
+            last_spawned_at=_last_use(template),
+            spawn_count=template.uses.count,
+            build_count=1,
+            envd_version=ENVD_VERSION,
+            build_status=template.status.value,
+            reproducible=template.info is None or template.info.reproducible,
+        )
+
+
+class Build(Reply):
+    build_id: str
+    status: str
+    created_at: str
+    updated_at: str
+    finished_at: str | None
+    cpu_count: float | int
+    memory_mb: int
+    disk_size_mb: int
+    envd_version: str
+
+
+class TemplateWithBuilds(Reply):
+    template_id: str
+    public: bool
+    aliases: list[str]
+    names: list[str]
+    created_at: str
+    updated_at: str
+    last_spawned_at: str | None
+    spawn_count: int
+    builds: list[Build]
+
+    @classmethod
+    def of(cls, template: Template, system: System) -> TemplateWithBuilds:
+        built = wire_seconds(template.info.built_at if template.info else 0)
+        build = Build(
+            build_id=template.build_id,
+            status=template.status.value,
+            created_at=built,
+            updated_at=built,
+            finished_at=built if template.info else None,
+            **sizes(_resources(template, system)),
+            envd_version=ENVD_VERSION,
+        )
+        return cls(
+            template_id=template.id,
+            public=True,
+            aliases=[template.name],
+            names=[template.name],
+            created_at=built,
+            updated_at=built,
+            last_spawned_at=_last_use(template),
+            spawn_count=template.uses.count,
+            builds=[build],
+        )
+
+
+class Alias(Reply):
+    template_id: str
+    public: bool
+
+
+class BuildProgress(Reply):
+    """How far a built-in template is; ours."""
+
+    name: str
+    status: str
+    fraction: float
+    step: str
+    error: str | None
+
+
+def _resources(template: Template, system: System) -> Resources:
+    return template.info.resources if template.info else system.settings.defaults
+
+
+def _last_use(template: Template) -> str | None:
+    used = template.uses.last_used_at
+    return None if used is None else wire_time(used)
