@@ -1,4 +1,8 @@
-"""What a sandbox writes to: an overlay over read-only layers, with a size limit where the pool can enforce one."""
+"""What a sandbox writes to: an overlay over read-only layers.
+
+Its size is limited where the pool can enforce that. The guest sees EDQUOT ("disk quota exceeded")
+at its own limit and ENOSPC when the whole pool is full.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,19 @@ class DiskUsage:
 
 
 class Disk(ABC):
-    """``merged`` is the root file system to boot from, ``upper`` what the sandbox changed."""
+    """``merged`` is the root file system to boot from, ``upper`` what the sandbox changed.
+
+    ``lowers`` are the read-only layers below, topmost first.
+    """
 
     sandbox_id: str
     merged: Path
     upper: Path
+    lowers: tuple[Path, ...]
 
     @abstractmethod
     def usage(self) -> DiskUsage:
-        """Cheap; no I/O that waits."""
+        """Microseconds; where no quota counts, a figure up to ten seconds old."""
 
     @abstractmethod
     async def destroy(self) -> None:

@@ -1,48 +1,211 @@
-"""Where the disks of one server instance live."""
+"""The disks of one server instance, in the best store this host offers.
+
+In order: the data folder's own btrfs; a btrfs in one file; plain folders, and said so.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import logging
+import re
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 
+from aenv.models.errors import AenvError, CapacityError, ConflictError, EngineError
 from aenv.models.settings import Settings
-from aenv.node.disks.disk import Disk
+from aenv.node.disks.disk import Disk, DiskUsage
+from aenv.node.disks.loopstore import LoopStore
+from aenv.node.disks.records import DiskRecord
+from aenv.node.disks.stores import MIB, FolderStore, PoolKind, Store, SubvolumeStore
 from aenv.node.engine import Finding
 from aenv.node.host import Host
 
+log = logging.getLogger(__name__)
 
-class PoolKind(StrEnum):
-    BTRFS = "btrfs"
-    LOOP = "loop"
-    DIRECTORY = "directory"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
+_SMALLEST_ROOM = 128 * MIB
+_RETRY = 10.0
+
+__all__ = ["Disk", "DiskPool", "DiskUsage", "PoolKind"]
 
 
 class DiskPool:
-    kind: PoolKind
+    """``kind`` is known after :meth:`start`."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
-        raise NotImplementedError
+        self._settings = settings
+        self._host = host
+        self._store: Store = FolderStore(settings.folders.data / "disks", 0)
+        self._mounted = settings.folders.instance_run / "sandboxes"
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> PoolKind:
+        return self._store.kind
 
     async def start(self) -> None:
-        """Mount or make the pool. Raises HostSetupError, CapacityError."""
-        raise NotImplementedError
+        """Mount or make the pool. Raises HostSetupError when one with disks cannot be mounted."""
+        self._store = await asyncio.to_thread(self._open_store)
+        self._keeper = asyncio.create_task(self._keep(), name="aenv-disks")
 
     async def create(self, sandbox_id: str, lowers: Sequence[Path], size_mb: int) -> Disk:
-        """A fresh disk over ``lowers`` (topmost first), mounted. CapacityError when the pool is full."""
-        raise NotImplementedError
+        """A fresh disk over ``lowers`` (topmost first), mounted.
+
+        Raises CapacityError when the pool is full, ConflictError when the sandbox has one.
+        """
+        disk = self._disk(sandbox_id, DiskRecord(tuple(lowers), size_mb))
+        making = asyncio.create_task(asyncio.to_thread(disk.make))
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait([making])
+            await disk.destroy()
+            raise
+        except FileExistsError:
+            raise ConflictError(f"Sandbox {sandbox_id} has a disk already.") from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _full(self._store) from error
+            raise EngineError(f"The disk of {sandbox_id} cannot be made: {error}") from error
+        return disk
 
     async def open(self, sandbox_id: str) -> Disk | None:
-        """The disk a sandbox has, mounted again if need be."""
-        raise NotImplementedError
+        """The disk a sandbox has, mounted again if need be; None if it has none.
+
+        Raises EngineError when its layers are gone.
+        """
+        return await asyncio.to_thread(self._open, sandbox_id)
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
         """Destroy the disks of sandboxes not in ``keep``; return their ids."""
-        raise NotImplementedError
+        return await asyncio.to_thread(self._reap, keep)
 
     async def findings(self) -> list[Finding]:
-        raise NotImplementedError
+        return await asyncio.to_thread(self._store.findings)
+
+    async def room(self) -> int:
+        """Bytes that all disks together may still write."""
+        return await asyncio.to_thread(self._store.room)
 
     async def close(self) -> None:
-        """Leave mounted what sandboxes use; unmount the pool when none is left."""
-        raise NotImplementedError
+        """Leave mounted what sandboxes use; unmount the pool when no disk is left."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if not await asyncio.to_thread(self._store.names):
+            await asyncio.to_thread(self._store.stop)
+
+    def _open_store(self) -> Store:
+        settings, data = self._settings, self._settings.folders.data
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reserve = settings.disk_reserve_mb * MIB
+        native = SubvolumeStore(data / "disks", self._host, reserve)
+        loop = LoopStore(data, self._host, most_bytes=settings.pool_mb * MIB, reserve_bytes=reserve)
+        if loop.exists():
+            loop.start()
+            return loop
+        reasons = []
+        for store in (native, loop) if self._host.volumes.is_btrfs(data) else (loop,):
+            try:
+                store.start()
+            except (AenvError, OSError) as error:
+                reasons.append(str(error))
+            else:
+                return store
+        fallback = FolderStore(data / "disks", reserve, "; ".join(reasons))
+        fallback.start()
+        log.warning("disks are not limited on this host: %s", "; ".join(reasons))
+        return fallback
+
+    def _open(self, sandbox_id: str) -> Disk | None:
+        record = DiskRecord.read(self._store.path(sandbox_id))
+        if record is None:
+            return None
+        disk = self._disk(sandbox_id, record)
+        disk.mount()
+        return disk
+
+    def _reap(self, keep: frozenset[str]) -> list[str]:
+        mounted = (
+            [entry.name for entry in self._mounted.iterdir()] if self._mounted.is_dir() else []
+        )
+        stored = self._store.names()
+        for name in {*mounted, *stored} - keep:
+            self._disk(name, DiskRecord((), 0)).remove()
+        return sorted(set(stored) - keep)
+
+    def _disk(self, sandbox_id: str, record: DiskRecord) -> _OverlayDisk:
+        if not _NAME.match(sandbox_id):
+            raise EngineError(f"{sandbox_id!r} is no sandbox id.")
+        return _OverlayDisk(sandbox_id, record, self._store, self._host, self._mounted)
+
+    async def _keep(self) -> None:
+        while True:
+            try:
+                pause = await asyncio.to_thread(self._store.tend)
+            except (AenvError, OSError) as error:
+                log.warning("the pool of disks cannot be tended: %s", error)
+                pause = _RETRY
+            await asyncio.sleep(pause)
+
+
+class _OverlayDisk(Disk):
+    def __init__(
+        self, sandbox_id: str, record: DiskRecord, store: Store, host: Host, mounted: Path
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.lowers = record.lowers
+        self.merged = mounted / sandbox_id / "merged"
+        self._volume = store.path(sandbox_id)
+        self.upper = self._volume / "upper"
+        self._record = record
+        self._store = store
+        self._mounts = host.mounts
+
+    def usage(self) -> DiskUsage:
+        try:
+            return self._store.usage(self.sandbox_id)
+        except OSError as error:
+            raise EngineError(f"The disk of {self.sandbox_id} is gone: {error}") from error
+
+    async def destroy(self) -> None:
+        await asyncio.to_thread(self.remove)
+
+    def make(self) -> None:
+        if self._store.room() < _SMALLEST_ROOM:
+            raise _full(self._store)
+        volume = self._store.make(self.sandbox_id, self._record.size_mb * MIB)
+        try:
+            self.upper.mkdir(mode=0o755)
+            (volume / "work").mkdir(mode=0o700)
+            self._record.write(volume)
+            self.mount()
+        except BaseException:
+            self.remove()
+            raise
+
+    def mount(self) -> None:
+        if self._mounts.find(self.merged) is not None:
+            return
+        missing = [lower for lower in self.lowers if not lower.is_dir()]
+        if missing:
+            raise EngineError(f"The disk of {self.sandbox_id} lacks its layer {missing[0]}.")
+        self.merged.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._mounts.overlay(self.lowers, self.upper, self._volume / "work", self.merged)
+
+    def remove(self) -> None:
+        self._mounts.unmount(self.merged)
+        for folder in (self.merged, self.merged.parent):
+            with contextlib.suppress(OSError):  # the engine may keep files beside it
+                folder.rmdir()
+        self._store.remove(self.sandbox_id)
+
+
+def _full(store: Store) -> CapacityError:
+    return CapacityError(
+        f"The disks of all sandboxes together have {max(0, store.room()) // MIB} MiB left. "
+        "End sandboxes, free space on the host, or raise the setting pool_mb.",
+        retry_after=10,
+    )

@@ -31,6 +31,11 @@ class Mount:
     kind: str
     options: str
 
+    @property
+    def writable(self) -> bool:
+        """Whether the file system takes writes; one that met an error may have stopped to."""
+        return "ro" not in self.options.split(",")
+
 
 class Mounts(ABC):
     @abstractmethod
@@ -74,6 +79,10 @@ class LoopDevices(ABC):
     def find(self, file: Path) -> Path | None: ...
 
     @abstractmethod
+    def allocate(self, file: Path, size: int) -> None:
+        """Make ``file`` ``size`` bytes long with every block allocated; on failure as it was."""
+
+    @abstractmethod
     def resized(self, device: Path) -> None:
         """Tell the kernel that the file behind ``device`` has grown."""
 
@@ -114,6 +123,10 @@ class Volumes(ABC):
 
     @abstractmethod
     def usage(self, path: Path) -> VolumeUsage: ...
+
+    @abstractmethod
+    def sync(self, path: Path) -> None:
+        """Commit what was changed, so that freed space counts."""
 
     @abstractmethod
     def grow(self, mount: Path) -> None:

@@ -19,6 +19,7 @@ from aenv.node.host.port import Volumes, VolumeUsage
 _SUBVOL_CREATE = 0x5000940E
 _SNAP_DESTROY = 0x5000940F
 _RESIZE = 0x50009403
+_SYNC = 0x9408
 _INO_LOOKUP = 0xD0009412
 _FS_INFO = 0x8400941F
 _QUOTA_CTL = 0xC0109428
@@ -99,6 +100,10 @@ class RootVolumes(Volumes):
         limit = _number(folder / "max_referenced")
         used = _number(folder / "referenced") + _number(folder / "rsv_data")
         return VolumeUsage(used, 0 if limit == _UNLIMITED else limit)
+
+    def sync(self, path: Path) -> None:
+        with _opened(path) as fd:
+            fcntl.ioctl(fd, _SYNC)
 
     def grow(self, mount: Path) -> None:
         with _opened(mount) as fd:

@@ -1,0 +1,172 @@
+"""Policies as packets see them: real sockets, a real firewall, in a host of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from aenv.models.sandboxes import NetworkPolicy
+from aenv.models.settings import EgressSettings, Settings
+from aenv.node.host import Host
+from aenv.node.network.slots import Slot, SlotPool
+
+from . import lab
+from .conftest import make_settings
+from .lab import HOST_PUBLIC, HOST_UPLINK, METADATA, OTHER_PUBLIC, PRIVATE, PUBLIC, connect, reaches
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+async def slot(pool: SlotPool) -> Slot:
+    return await pool.lease("i" + "a" * 19)
+
+
+async def test_the_internet_is_open_and_sees_the_hosts_address(slot: Slot) -> None:
+    with await connect(slot.netns, PUBLIC, 80) as connection:
+        seen = await asyncio.get_running_loop().sock_recv(connection, 100)
+    assert seen.decode().strip() == HOST_UPLINK
+
+
+@pytest.mark.parametrize("address", [PRIVATE, METADATA, HOST_UPLINK, HOST_PUBLIC, "127.0.0.1"])
+async def test_private_metadata_and_host_addresses_are_closed(slot: Slot, address: str) -> None:
+    assert not await reaches(slot.netns, address, 80)
+
+
+async def test_the_gateway_answers_nothing_but_names(slot: Slot) -> None:
+    assert not await reaches(slot.netns, slot.gateway_ip, 80)
+
+
+async def test_a_refusal_is_immediate_rather_than_a_timeout(slot: Slot) -> None:
+    with pytest.raises(OSError) as refused:  # noqa: PT011
+        await connect(slot.netns, PRIVATE, 80)
+    assert refused.value.errno == errno.EHOSTUNREACH
+
+
+async def test_other_slots_are_closed(pool: SlotPool, slot: Slot, internet: lab.Lab) -> None:
+    other = await pool.lease("i" + "b" * 19)
+    await internet.serve(80, netns=other.netns)
+    assert not await reaches(slot.netns, other.guest_ip, 80)
+    assert not await reaches(slot.netns, other.gateway_ip, 80)
+
+
+async def test_the_host_reaches_the_guest(slot: Slot, internet: lab.Lab) -> None:
+    await internet.serve(49983, netns=slot.netns)
+    reader, writer = await asyncio.open_connection(slot.guest_ip, 49983)
+    assert (await reader.readline()).decode().strip() == slot.gateway_ip
+    writer.close()
+
+
+async def test_others_do_not_reach_the_guest(slot: Slot, internet: lab.Lab) -> None:
+    await internet.serve(49983, netns=slot.netns)
+    lab.ip("-n", internet.internet, "route", "add", "10.93.0.0/16", "via", HOST_UPLINK)
+    assert not await reaches(internet.internet, slot.guest_ip, 49983)
+
+
+async def test_without_internet_only_what_is_allowed_is_open(pool: SlotPool, slot: Slot) -> None:
+    await pool.apply(slot, NetworkPolicy(allow_internet=False, allow_out=(f"{PUBLIC}/32",)))
+    assert await reaches(slot.netns, PUBLIC, 80)
+    assert not await reaches(slot.netns, OTHER_PUBLIC, 80)
+
+
+async def test_allow_beats_deny(pool: SlotPool, slot: Slot) -> None:
+    await pool.apply(slot, NetworkPolicy(deny_out=("0.0.0.0/0",), allow_out=(PUBLIC,)))
+    assert await reaches(slot.netns, PUBLIC, 80)
+    assert not await reaches(slot.netns, OTHER_PUBLIC, 80)
+
+
+async def test_deny_closes_a_part_of_the_internet(pool: SlotPool, slot: Slot) -> None:
+    await pool.apply(slot, NetworkPolicy(deny_out=("1.0.0.0/8",)))
+    assert await reaches(slot.netns, PUBLIC, 80)
+    assert not await reaches(slot.netns, OTHER_PUBLIC, 80)
+
+
+async def test_a_policy_cannot_open_what_is_private(pool: SlotPool, slot: Slot) -> None:
+    everything = ("0.0.0.0/0", f"{PRIVATE}/32", f"{METADATA}/32", f"{HOST_UPLINK}/32")
+    await pool.apply(slot, NetworkPolicy(allow_out=everything))
+    for address in (PRIVATE, METADATA, HOST_UPLINK):
+        assert not await reaches(slot.netns, address, 80)
+
+
+async def test_a_change_holds_at_once_for_open_connections(pool: SlotPool, slot: Slot) -> None:
+    with await connect(slot.netns, PUBLIC, 80) as kept, await connect(
+        slot.netns, OTHER_PUBLIC, 80
+    ) as cut:
+        assert await lab.echoes(kept)
+        assert await lab.echoes(cut)
+        await pool.apply(slot, NetworkPolicy(deny_out=(OTHER_PUBLIC,)))
+        assert await lab.echoes(kept)
+        assert not await lab.echoes(cut)
+    await pool.apply(slot, NetworkPolicy())
+    assert await reaches(slot.netns, OTHER_PUBLIC, 80)
+
+
+async def test_one_slots_policy_leaves_the_others_alone(pool: SlotPool, slot: Slot) -> None:
+    other = await pool.lease("i" + "b" * 19)
+    await pool.apply(slot, NetworkPolicy(allow_internet=False))
+    assert not await reaches(slot.netns, PUBLIC, 80)
+    assert await reaches(other.netns, PUBLIC, 80)
+
+
+async def test_a_spoofed_source_is_dropped(pool: SlotPool, slot: Slot, internet: lab.Lab) -> None:
+    other = await pool.lease("i" + "b" * 19)
+    listener = lab.guest_socket(internet.internet, socket.SOCK_DGRAM)
+    listener.bind((PUBLIC, 5000))
+    honest = lab.guest_socket(slot.netns, socket.SOCK_DGRAM)
+    lab.ip("-n", slot.netns, "address", "add", f"{other.guest_ip}/32", "dev", "eth0")
+    liar = lab.guest_socket(slot.netns, socket.SOCK_DGRAM)
+    liar.bind((other.guest_ip, 0))
+    with listener, honest, liar:
+        liar.sendto(b"spoofed", (PUBLIC, 5000))
+        honest.sendto(b"honest", (PUBLIC, 5000))
+        async with asyncio.timeout(2):
+            first = await asyncio.get_running_loop().sock_recv(listener, 100)
+    assert first == b"honest"
+
+
+async def test_ipv6_is_dropped(pool: SlotPool, slot: Slot) -> None:
+    """Even when the guest's root gives itself an address and the host answers IPv6 elsewhere."""
+    for command in (
+        ["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0"],
+        ["ip", "address", "add", "fd00::2/64", "dev", "eth0", "nodad"],
+    ):
+        lab.ip("netns", "exec", slot.netns, *command)
+    lab.ip("address", "add", "fd00::1/128", "dev", "lo", "nodad")
+
+    def opened() -> socket.socket:
+        sender = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sender.settimeout(lab.TIMEOUT)
+        return sender
+
+    listener = socket.create_server(("fd00::1", 80), family=socket.AF_INET6)
+    with listener, lab.namespaces.enter(slot.netns, opened) as sender:
+        with pytest.raises(OSError):
+            sender.connect(("fd00::1", 80))
+
+
+async def test_the_operator_opens_private_targets(
+    internet: lab.Lab, host: Host, settings: Settings
+) -> None:
+    await internet.serve(81, netns=internet.internet)
+    opened = EgressSettings(private_allow=(f"{PRIVATE}/32:80", f"{HOST_PUBLIC}/32:80", "10.0.0.0/8:1"))
+    pool = SlotPool(
+        make_settings(settings.folders.data.parent, "operator", egress=opened), host
+    )
+    await pool.start()
+    try:
+        slot = await pool.lease("i" + "a" * 19)
+        assert await reaches(slot.netns, PRIVATE, 80)
+        assert not await reaches(slot.netns, PRIVATE, 81)
+        assert await reaches(slot.netns, HOST_PUBLIC, 80)
+        assert not await reaches(slot.netns, HOST_UPLINK, 80)
+        await pool.apply(slot, NetworkPolicy(allow_internet=False))
+        assert not await reaches(slot.netns, PRIVATE, 80)
+        assert not await reaches(slot.netns, HOST_PUBLIC, 80)
+        await pool.apply(slot, NetworkPolicy(allow_internet=False, allow_out=(PRIVATE,)))
+        assert await reaches(slot.netns, PRIVATE, 80)
+    finally:
+        await pool.reap(frozenset())
+        await pool.close()
