@@ -14,11 +14,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from aenv.models.errors import EngineError
+from aenv.models.errors import EngineError, HostSetupError
 from aenv.node.supervisor import launch
 
 PROTOCOL = 1
 _REPLY_TIMEOUT = 15.0
+_RETRY = 1.0
+_READY_TIMEOUT = 30.0
 
 
 class SupervisorLostError(EngineError):
@@ -185,6 +187,10 @@ class SupervisorClient:
         """Remove the console of a run that left nothing to watch."""
         await self._ask("drop", arguments={"console": str(console)})
 
+    async def retire(self) -> None:
+        """Have the daemon end as soon as nothing runs and nobody is connected."""
+        await self._ask("retire")
+
     async def shutdown(self) -> None:
         """End the daemon; processes it watches go on, their exit statuses are lost."""
         await self._ask("shutdown")
@@ -243,25 +249,35 @@ class SupervisorClient:
     async def _ready(self) -> None:
         if self._session is None:
             raise EngineError("the supervisor client is not started")
+        if self._connected.is_set():
+            return
         connected = asyncio.create_task(self._connected.wait())
         try:
-            await asyncio.wait({connected, self._session}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {connected, self._session},
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=_READY_TIMEOUT,
+            )
         finally:
             connected.cancel()
         if not self._connected.is_set():
             raise self._failure or SupervisorLostError("the supervisor client is closed")
 
     async def _keep_connected(self) -> None:
-        try:
-            while True:
+        """Connect again and again; only the first attempt may fail for good."""
+        while True:
+            try:
                 reader, self._writer = await launch.start_or_connect(self._folder, self._idle)
-                try:
-                    await self._converse(reader)
-                finally:
-                    self._disconnected()
-        except Exception as error:
-            self._failure = error
-            raise
+            except (HostSetupError, OSError) as error:
+                self._failure = error
+                if self.pid is None:
+                    raise
+                await asyncio.sleep(_RETRY)
+                continue
+            try:
+                await self._converse(reader)
+            finally:
+                self._disconnected()
 
     async def _converse(self, reader: asyncio.StreamReader) -> None:
         """Serve one connection until it ends."""

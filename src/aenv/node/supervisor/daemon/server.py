@@ -1,4 +1,4 @@
-"""Requests of clients: ``run spawn watch status records signal output forget drop shutdown``."""
+"""Requests of clients: one ``_op_`` method each."""
 
 from __future__ import annotations
 
@@ -43,15 +43,17 @@ class Server:
     def _disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._idle_since = time.monotonic()
+        if self._idle == 0:
+            self._consider_leaving()
 
     def _consider_leaving(self) -> None:
         now = time.monotonic()
         if self._connections or self._children.busy:
             self._idle_since = now
-        if now - self._idle_since >= self._idle:
+        elif now - self._idle_since >= self._idle:
             self._loop.stopped = True
             return
-        self._loop.at(self._idle_since + self._idle, self._consider_leaving)
+        self._loop.at(self._idle_since + max(self._idle, 1), self._consider_leaving)
 
     def _announce(self, record: Record) -> None:
         for connection in list(self._connections):
@@ -143,6 +145,10 @@ class Server:
 
     def _op_drop(self, request: dict[str, object], reply: Callable[[Reply], None]) -> None:
         self._children.drop_console(str(request["console"]))
+        reply({})
+
+    def _op_retire(self, request: dict[str, object], reply: Callable[[Reply], None]) -> None:
+        self._idle = 0
         reply({})
 
     def _op_shutdown(self, request: dict[str, object], reply: Callable[[Reply], None]) -> None:

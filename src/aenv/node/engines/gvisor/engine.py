@@ -1,0 +1,300 @@
+"""Making gVisor machines: a slot, a disk and cgroups at once, then runsc; and taking all of it
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from aenv.models.errors import (
+    AenvError,
+    CapabilityError,
+    ConflictError,
+    EngineError,
+    HostSetupError,
+    NotFoundError,
+)
+from aenv.models.settings import Settings
+from aenv.node.disks.pool import Disk, DiskPool
+from aenv.node.engine import (
+    Capabilities,
+    Engine,
+    Finding,
+    Isolation,
+    Machine,
+    MachineSpec,
+    MemoryImage,
+    Severity,
+)
+from aenv.node.engines.gvisor.bundle import Bundle, Facts, guest_folder, keep_tmp_on_disk
+from aenv.node.engines.gvisor.commands import Runsc
+from aenv.node.engines.gvisor.config import oci_config
+from aenv.node.engines.gvisor.machine import GVisorMachine
+from aenv.node.engines.gvisor.parts import Parts
+from aenv.node.engines.tasks import finish
+from aenv.node.host import Host, open_host
+from aenv.node.host.cgroups import Cgroups
+from aenv.node.network.slots import Slot, SlotPool
+from aenv.node.runsc import find, pin
+from aenv.node.supervisor.client import SupervisorClient
+
+_BOOTS_PER_CPU = 2
+_OVERHEAD_MB = 64
+"""What sentry and gofer use of a sandbox's memory limit, on top of the guest."""
+
+
+class GVisorEngine(Engine):
+    capabilities = Capabilities(
+        engine="gvisor",
+        isolation=Isolation.KERNEL,
+        needs_root=True,
+        limits=True,
+        network_isolation=True,
+        egress_policy=True,
+        orphan_control=True,
+        freeze=True,
+        memory_snapshot=True,
+        live_fork=True,
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.folders.instance_run / "gvisor"
+        self._boots = asyncio.Semaphore(_BOOTS_PER_CPU * (os.cpu_count() or 1))
+        self._machines: dict[str, GVisorMachine] = {}
+        self._open: Parts | None = None
+        self._host: Host | None = None
+
+    async def probe(self) -> list[Finding]:
+        try:
+            host = await asyncio.to_thread(open_host, self._settings)
+        except HostSetupError as error:
+            return [Finding("gvisor", Severity.MISSING, error.message, "run as root")]
+        try:
+            findings = host.findings()
+            findings += Cgroups(self._settings.folders.instance).findings()
+            findings += await SlotPool(self._settings, host).findings()
+            findings += await DiskPool(self._settings, host).findings()
+        finally:
+            host.close()
+        return [await self._probe_runsc(), *findings]
+
+    async def start(self) -> None:
+        if self._open is not None:
+            return
+        runsc = await find(self._settings.folders)
+        async with AsyncExitStack() as undo:
+            host = await asyncio.to_thread(open_host, self._settings)
+            undo.callback(host.close)
+            await asyncio.to_thread(self._forget_other_boots, host.kernel.boot_id())
+            supervisor = SupervisorClient(self._settings.folders.instance_run)
+            undo.push_async_callback(supervisor.close)
+            slots, disks = SlotPool(self._settings, host), DiskPool(self._settings, host)
+            undo.push_async_callback(slots.close)
+            undo.push_async_callback(disks.close)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(supervisor.start())
+                group.create_task(slots.start())
+                group.create_task(disks.start())
+            cgroups = Cgroups(self._settings.folders.instance, overhead_mb=_OVERHEAD_MB)
+            self._open = Parts(
+                supervisor=supervisor,
+                runsc=Runsc(runsc.path, supervisor, limits=cgroups.available),
+                slots=slots,
+                disks=disks,
+                cgroups=cgroups,
+                machines=self._folder / "machines",
+                runsc_root=self._settings.folders.instance_run / "runsc",
+                guest_store=self._settings.folders.data / "gvisor" / "guest",
+            )
+            self._host = host
+            undo.pop_all()
+
+    async def close(self) -> None:
+        parts, self._open = self._open, None
+        if parts is None:
+            return
+        for machine in self._machines.values():
+            machine.let_go()
+        self._machines.clear()
+        async with AsyncExitStack() as leave:
+            if self._host is not None:
+                leave.callback(self._host.close)
+            leave.push_async_callback(parts.supervisor.close)
+            leave.push_async_callback(parts.supervisor.retire)
+            leave.push_async_callback(parts.cgroups.close)
+            leave.push_async_callback(parts.disks.close)
+            leave.push_async_callback(parts.slots.close)
+
+    async def boot(self, spec: MachineSpec) -> Machine:
+        return await self._make(spec, None)
+
+    async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine:
+        if (image.engine, image.engine_version) != ("gvisor", pin.VERSION):
+            raise CapabilityError(
+                f"the memory image was made by {image.engine} {image.engine_version}; this host"
+                f" runs gvisor {pin.VERSION}. Start from its disk instead"
+            )
+        if not await asyncio.to_thread(image.path.is_dir):
+            raise NotFoundError(f"there is no memory image at {image.path}")
+        return await self._make(spec, image.path)
+
+    async def adopt(self, sandbox_id: str) -> Machine:
+        if sandbox_id in self._machines:
+            return self._machines[sandbox_id]
+        parts = self._parts
+        bundle = parts.bundle(sandbox_id)
+        if not await asyncio.to_thread(bundle.facts.exists):
+            raise NotFoundError(f"no machine {sandbox_id} outlived the server on this host")
+        if await parts.supervisor.status(sandbox_id) is None:
+            await parts.watch(bundle)
+        slot = await parts.slots.adopt(sandbox_id)
+        disk = await parts.disks.open(sandbox_id)
+        facts = await asyncio.to_thread(bundle.read_facts)
+        return self._enlist(bundle, facts, slot, disk)
+
+    async def reap(self, keep: frozenset[str]) -> list[str]:
+        parts = self._parts
+        found = await asyncio.to_thread(_subfolders, parts.machines)
+        found |= {record.key.partition("/")[0] for record in await parts.supervisor.records()}
+        found -= {name for name in found if name.startswith("process-")}
+        doomed = sorted(found - keep)
+        await asyncio.gather(*(self._reap_one(name) for name in doomed))
+        more = set(await parts.slots.reap(keep)) | set(await parts.disks.reap(keep))
+        if parts.cgroups.available:
+            more |= set(await parts.cgroups.reap(keep))
+        return sorted({*doomed, *more})
+
+    async def _reap_one(self, sandbox_id: str) -> None:
+        if sandbox_id in self._machines:
+            await self._machines[sandbox_id].destroy()
+            return
+        parts = self._parts
+        slot = await parts.slots.adopt(sandbox_id)
+        await parts.clear(parts.bundle(sandbox_id), slot, await parts.disks.open(sandbox_id))
+
+    async def _make(self, spec: MachineSpec, image: Path | None) -> Machine:
+        """Boot or restore. Whatever fails or cancels it, and when, everything made is taken
+        back.
+        """
+        parts = self._parts
+        bundle = parts.bundle(spec.sandbox_id)
+        try:
+            bundle.make()  # two small files in the run folder: not worth a thread
+        except FileExistsError:
+            raise ConflictError(f"a machine {spec.sandbox_id} exists on this host") from None
+        made = _Made()
+        try:
+            await self._gather_parts(spec, made)
+            slot, disk = made.held()
+            facts = Facts(spec.resources, spec.network.dns_servers, pin.VERSION)
+            await asyncio.to_thread(self._write, bundle, spec, slot, disk, facts)
+            async with self._boots:
+                await parts.slots.prepare(slot)
+                start = parts.runsc.restore(bundle, image) if image else parts.runsc.run(bundle)
+                await finish(start)
+            await parts.watch(bundle)
+            return self._enlist(bundle, facts, slot, disk)
+        except BaseException as error:
+            await finish(parts.clear(bundle, made.slot, made.disk))
+            if isinstance(error, ExceptionGroup):
+                raise _first(error) from error
+            raise
+
+    async def _gather_parts(self, spec: MachineSpec, made: _Made) -> None:
+        parts = self._parts
+
+        async def lease() -> None:
+            made.slot = await finish(parts.slots.lease(spec.sandbox_id))
+            await parts.slots.apply(made.slot, spec.network)
+
+        async def create_disk() -> None:
+            made.disk = await finish(
+                parts.disks.create(spec.sandbox_id, spec.rootfs.lowers, spec.resources.disk_mb)
+            )
+            await asyncio.to_thread(keep_tmp_on_disk, made.disk.merged)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lease())
+            group.create_task(create_disk())
+            if parts.cgroups.available:
+                group.create_task(parts.cgroups.create(spec.sandbox_id, spec.resources))
+
+    def _write(
+        self, bundle: Bundle, spec: MachineSpec, slot: Slot, disk: Disk, facts: Facts
+    ) -> None:
+        parts = self._parts
+        limited = parts.cgroups.available
+        config = oci_config(
+            spec,
+            root=disk.merged,
+            guest_folder=guest_folder(parts.guest_store, spec.agent, host_ca=spec.host_ca),
+            boot_id=bundle.boot_id,
+            netns=slot.netns_path,
+            cgroup=parts.cgroups.oci(spec.sandbox_id, spec.resources) if limited else {},
+        )
+        bundle.write_config(config)
+        bundle.write_facts(facts)
+
+    def _enlist(
+        self, bundle: Bundle, facts: Facts, slot: Slot | None, disk: Disk | None
+    ) -> GVisorMachine:
+        machine = GVisorMachine(self._parts, bundle, facts, slot, disk, self._gone)
+        self._machines[bundle.sandbox_id] = machine
+        return machine
+
+    def _gone(self, sandbox_id: str) -> None:
+        self._machines.pop(sandbox_id, None)
+
+    def _forget_other_boots(self, boot_id: str) -> None:
+        """After a reboot nothing of the run folder is true any more."""
+        run = self._settings.folders.instance_run
+        marker = run / "boot_id"
+        run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not marker.exists() or marker.read_text() != boot_id:
+            for name in ("gvisor", "runsc"):
+                shutil.rmtree(run / name, ignore_errors=True)
+            marker.write_text(boot_id)
+
+    async def _probe_runsc(self) -> Finding:
+        try:
+            found = await find(self._settings.folders)
+        except HostSetupError as error:
+            return Finding("runsc", Severity.MISSING, error.message, "aenv setup")
+        return Finding("runsc", Severity.OK, f"{found.version} ({found.origin}: {found.path})")
+
+    @property
+    def _parts(self) -> Parts:
+        if self._open is None:
+            raise EngineError("the gvisor engine is not started")
+        return self._open
+
+
+class _Made:
+    """What a boot has obtained so far, for taking it back."""
+
+    def __init__(self) -> None:
+        self.slot: Slot | None = None
+        self.disk: Disk | None = None
+
+    def held(self) -> tuple[Slot, Disk]:
+        assert self.slot is not None
+        assert self.disk is not None
+        return self.slot, self.disk
+
+
+def _subfolders(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _first(group: ExceptionGroup) -> BaseException:
+    """The failure of ours that a task group wraps, if there is one; else any."""
+    found = group.subgroup(AenvError) or group
+    error: BaseException = found
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

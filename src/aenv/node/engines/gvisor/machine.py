@@ -1,0 +1,257 @@
+"""One gVisor machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from asyncio import Future, Task
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from aenv.models.errors import ConflictError, Culprit, DiskFullError, EngineError
+from aenv.models.sandboxes import NetworkPolicy, SandboxExit
+from aenv.node.disks.pool import Disk
+from aenv.node.engine import (
+    Address,
+    ExecResult,
+    GuestNetwork,
+    Machine,
+    MachineStats,
+    MemoryImage,
+)
+from aenv.node.engines.gvisor import exits
+from aenv.node.engines.gvisor.bundle import Bundle, Facts
+from aenv.node.engines.gvisor.control import ControlSocket, ControlUnreachableError
+from aenv.node.engines.gvisor.fingerprint import cpu_features
+from aenv.node.engines.gvisor.parts import Parts
+from aenv.node.engines.tasks import finish
+from aenv.node.network.slots import Slot
+from aenv.node.runsc import pin
+from aenv.node.supervisor.client import Ending
+
+log = logging.getLogger(__name__)
+
+_RETRY = 1.0
+
+
+class GVisorMachine(Machine):
+    """Owns its bundle, slot and disk until :meth:`destroy`. ``on_gone`` is called after that."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        bundle: Bundle,
+        facts: Facts,
+        slot: Slot | None,
+        disk: Disk | None,
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self.sandbox_id = bundle.sandbox_id
+        self._parts = parts
+        self._bundle = bundle
+        self._facts = facts
+        self._slot = slot
+        self._disk = disk
+        self._on_gone = on_gone
+        self._exit: Future[SandboxExit] = asyncio.get_running_loop().create_future()
+        self._follower = asyncio.create_task(self._follow(), name=f"exit-{self.sandbox_id}")
+        self._destruction: Task[None] | None = None
+        self._control = ControlSocket(self.sandbox_id, str(bundle.read_control_path()))
+        self._freezing = asyncio.Lock()
+
+    def address(self, port: int) -> Address:
+        return Address(self._held_slot.guest_ip, port)
+
+    @property
+    def guest_network(self) -> GuestNetwork | None:
+        if self._slot is None:
+            return None
+        nameservers = self._facts.nameservers or (self._slot.gateway_ip,)
+        return GuestNetwork(self._slot.guest_ip, nameservers)
+
+    @property
+    def frozen(self) -> bool:
+        return self._bundle.frozen.exists()
+
+    async def wait(self) -> SandboxExit:
+        return await asyncio.shield(self._exit)
+
+    async def exec(self, argv: Sequence[str], *, timeout: float = 30) -> ExecResult:
+        self._require_alive()
+        if self.frozen:
+            raise ConflictError(f"sandbox {self.sandbox_id} is frozen; thaw it first")
+        try:
+            return await self._control.execute(argv, {"HOME": "/root"}, timeout)
+        except ControlUnreachableError:
+            self._require_alive()
+            return await self._parts.runsc.execute(self._bundle, argv, timeout)
+
+    async def freeze(self) -> None:
+        async with self._freezing:
+            self._require_alive()
+            if self.frozen:
+                return
+            try:
+                await self._control.pause()
+            except ControlUnreachableError:
+                await self._parts.runsc.pause(self._bundle)
+            self._bundle.frozen.touch()
+
+    async def thaw(self) -> None:
+        async with self._freezing:
+            self._require_alive()
+            if not self.frozen:
+                return
+            try:
+                await self._control.resume()
+            except ControlUnreachableError:
+                await self._parts.runsc.resume(self._bundle)
+            self._bundle.frozen.unlink(missing_ok=True)
+
+    async def checkpoint(self, destination: Path) -> MemoryImage:
+        async with self._freezing:
+            self._require_alive()
+            if not self.frozen:
+                raise ConflictError(f"sandbox {self.sandbox_id} must be frozen before a checkpoint")
+            if await asyncio.to_thread(destination.exists):
+                raise ConflictError(f"{destination} exists; a memory image is written only once")
+            partial = destination.with_name(f".{destination.name}.partial")
+            try:
+                await self._write_image(partial)
+                await asyncio.to_thread(_settle, partial, destination)
+            except OSError as error:
+                raise _write_failure(error, destination) from error
+            finally:
+                await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        return MemoryImage(destination, "gvisor", pin.VERSION, cpu_features())
+
+    async def stats(self) -> MachineStats:
+        self._require_alive()
+        used = await self._parts.cgroups.stats(self.sandbox_id)
+        disk = self._held_disk.usage()
+        return MachineStats(
+            cpu_seconds=used.cpu_seconds,
+            memory_bytes=used.memory_bytes,
+            processes=await self._count_processes(),
+            disk_used_bytes=disk.used_bytes,
+            disk_limit_bytes=disk.limit_bytes,
+        )
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        self._require_alive()
+        await self._parts.slots.apply(self._held_slot, policy)
+
+    async def destroy(self) -> None:
+        if self._destruction is None or (
+            self._destruction.done() and self._destruction.exception() is not None
+        ):
+            self._destruction = asyncio.create_task(self._destroy())
+        await asyncio.shield(self._destruction)
+
+    def let_go(self) -> None:
+        """Stop following it; it runs on."""
+        self._follower.cancel()
+
+    async def _destroy(self) -> None:
+        if not self._exit.done():
+            destroyed = SandboxExit(self.sandbox_id, 137, Culprit.CALLER, "destroyed on request")
+            self._exit.set_result(destroyed)
+        await self._parts.clear(self._bundle, self._slot, self._disk)
+        self._follower.cancel()
+        self._on_gone(self.sandbox_id)
+
+    async def _follow(self) -> None:
+        """Turn the end of the sandbox process into a typed exit."""
+        ending = await self._ending()
+        if self._exit.done():
+            return
+        console = b""
+        with suppress(EngineError):
+            console = await self._parts.supervisor.output(self.sandbox_id)
+        bundle = self._bundle
+        outcome = exits.classify(
+            self.sandbox_id,
+            ending,
+            oom_kills=await self._oom_kills(),
+            panic=bundle.text(bundle.panic_log),
+            log=bundle.text(bundle.runsc_log),
+            console=console.decode(errors="replace"),
+            resources=self._facts.resources,
+        )
+        if not self._exit.done():
+            self._exit.set_result(outcome)
+
+    async def _ending(self) -> Ending:
+        while True:
+            try:
+                return await self._parts.supervisor.wait(self.sandbox_id)
+            except EngineError as error:
+                log.warning("cannot follow %s, trying again: %s", self.sandbox_id, error)
+                await asyncio.sleep(_RETRY)
+
+    async def _oom_kills(self) -> int:
+        try:
+            return (await self._parts.cgroups.stats(self.sandbox_id)).oom_kills
+        except EngineError:
+            return 0
+
+    async def _count_processes(self) -> int:
+        try:
+            return len(await self._control.processes())
+        except EngineError:
+            return 0
+
+    async def _write_image(self, partial: Path) -> None:
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        await asyncio.to_thread(partial.mkdir, mode=0o700, parents=True)
+        try:
+            await finish(self._control.checkpoint(partial))
+        except ControlUnreachableError:
+            await asyncio.to_thread(_empty, partial)
+            await self._parts.runsc.checkpoint(self._bundle, partial)
+        except EngineError as error:
+            if "no space left" in error.message.lower():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
+
+    def _require_alive(self) -> None:
+        if self._exit.done():
+            raise EngineError(f"sandbox {self.sandbox_id} has ended: {self._exit.result().reason}")
+
+    @property
+    def _held_slot(self) -> Slot:
+        if self._slot is None:
+            raise EngineError(f"sandbox {self.sandbox_id} has lost its network slot")
+        return self._slot
+
+    @property
+    def _held_disk(self) -> Disk:
+        if self._disk is None:
+            raise EngineError(f"sandbox {self.sandbox_id} has lost its disk")
+        return self._disk
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _settle(partial: Path, destination: Path) -> None:
+    """An image is either whole and on disk under its name, or absent."""
+    for path in [*partial.iterdir(), partial]:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    partial.rename(destination)
+
+
+def _write_failure(error: OSError, destination: Path) -> EngineError | DiskFullError:
+    if error.errno == errno.ENOSPC:
+        return DiskFullError(f"no room for the memory image at {destination}; free disk space")
+    return EngineError(f"cannot write the memory image {destination}: {error}")

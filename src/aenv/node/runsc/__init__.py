@@ -1,0 +1,9 @@
+"""The pinned runsc: where it may come from (``sources``), and finding or installing it.
+
+May import ``models``.
+"""
+
+from aenv.node.runsc.finder import Runsc, find
+from aenv.node.runsc.installer import install
+
+__all__ = ["Runsc", "find", "install"]
