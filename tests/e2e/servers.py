@@ -113,16 +113,25 @@ class LiveServer:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
     def down(self) -> None:
-        """End the server, its sandboxes and its supervisor."""
-        if self.process is not None and self.process.poll() is None:
-            self.stop()
-        subprocess.run(
-            [sys.executable, "-m", "aenv.cli.main", "down", "--kill"],
+        """End the server, its sandboxes and its supervisor, also after a kill."""
+        if self.process is None:
+            return
+        if self.process.poll() is not None:
+            self.start()
+        self.aenv("down", "--kill")
+        assert self.process.wait(STOP_TIMEOUT) == 0
+
+    def aenv(self, *words: str, timeout: float = 120) -> str:
+        """Run an ``aenv`` command against this server; its output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "aenv.cli.main", *words],
             env=self.env,
-            check=True,
-            timeout=120,
-            stdout=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
+        assert done.returncode == 0, f"aenv {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
 
 
 def remains(server: LiveServer) -> list[str]:
