@@ -1,0 +1,3 @@
+module aenv/bench/upstream
+
+go 1.22
