@@ -92,7 +92,7 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         if name in known:
             yield known[name], _parsed(known[name], text, name)
         elif name not in settings_rules.OTHER_VARIABLES and (
-            near := difflib.get_close_matches(name, known, 1, cutoff=0.9)
+            near := difflib.get_close_matches(name, known, 1, cutoff=0.88)
         ):
             raise InvalidRequestError(f"unknown variable {name}; did you mean {near[0]}?")
 
