@@ -92,6 +92,8 @@ def mmdebstrap(
         ) from error
     except subprocess.CalledProcessError as error:
         raise failure(tail) from error
+    finally:
+        _unmount_below(root)
 
 
 def _command(
@@ -135,6 +137,15 @@ def _run(command: Sequence[str], stdin: str, env: dict[str, str]) -> Iterator[st
             yield line.strip()
         if process.wait():
             raise subprocess.CalledProcessError(process.returncode, command[0])
+
+
+def _unmount_below(root: Path) -> None:
+    """A failed run leaves its mounts, and whoever removes ``root`` would empty the cache."""
+    table = Path("/proc/self/mounts").read_text().splitlines()
+    targets = [line.split()[1].encode().decode("unicode_escape") for line in table]
+    for target in reversed(targets):
+        if target.startswith(f"{root}/"):
+            subprocess.run(["umount", "--lazy", target], check=True, timeout=60)
 
 
 class Progress:

@@ -118,12 +118,12 @@ class Builds:
         except asyncio.CancelledError:
             await _end(worker)
             raise
-        if code not in {DONE, FAILED, BUSY} or (code == FAILED and output):
-            words = output.decode(errors="replace").strip()[-1000:]
-            message = f"the build process ended with code {code}; build again, it resumes. {words}"
-            await asyncio.to_thread(self._fail, recipe, message.strip())
-            return FAILED
-        return code
+        if code in {DONE, BUSY} or (code == FAILED and (await self.progress(recipe)).error):
+            return code
+        words = output.decode(errors="replace").strip()[-1000:]
+        message = f"the build process ended with code {code}; build again, it resumes. {words}"
+        await asyncio.to_thread(self._fail, recipe, message.strip())
+        return FAILED
 
 
 async def _end(worker: Process) -> None:

@@ -1,4 +1,4 @@
-"""The process in which one image is built: ``python -m aenv.node.images.worker NAME``.
+"""The process in which one image is built: ``python -m aenv.node.images NAME``.
 
 It is the first process of a PID and mount namespace of its own, so whatever it starts or mounts
 ends with it; and it ends when its standard input is closed, that is with the process that started
@@ -71,7 +71,7 @@ def command(name: str) -> list[str]:
         "--kill-child",
         "--mount-proc",
     ]
-    return [*isolate, sys.executable, "-m", "aenv.node.images.worker", name]
+    return [*isolate, sys.executable, "-m", "aenv.node.images", name]
 
 
 def environment(folders: Folders) -> dict[str, str]:
@@ -87,7 +87,3 @@ def environment(folders: Folders) -> dict[str, str]:
         "AENV_DATA_DIR": str(folders.data),
         "AENV_RUN_DIR": str(folders.run),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())
