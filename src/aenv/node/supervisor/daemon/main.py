@@ -16,12 +16,14 @@ from .loop import Loop
 from .server import Server
 
 ALREADY_RUNS = 3
+_MANY_FILES = 1 << 16
 
 
 def main(folder: str, idle: float) -> int:
     """Become the supervisor of ``folder``. Returns in the starting process; the daemon itself
     leaves by ``_exit``.
     """
+    os.closerange(3, _MANY_FILES)  # uvloop leaks its own; its pipes would never end
     os.umask(0o077)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     lock = os.open(os.path.join(folder, "supervisor.lock"), os.O_CREAT | os.O_RDWR, 0o600)
