@@ -21,4 +21,10 @@ func harden() error {
 	return nil
 }
 
-func setHostname(name string) error { return unix.Sethostname([]byte(name)) }
+// setHostname does nothing where the engine has set the name already: a guest's root may lack the right to.
+func setHostname(name string) error {
+	if current, err := os.Hostname(); err == nil && current == name {
+		return nil
+	}
+	return unix.Sethostname([]byte(name))
+}
