@@ -1,9 +1,11 @@
-"""A network policy, parsed: what a sandbox may reach. Pure; the same rules serve validation, the firewall and DNS.
+"""A network policy, parsed: what a sandbox may reach.
+
+Pure; the same rules serve validation, the firewall and DNS.
 
 Order of judgement for one IPv4 destination:
 
-1. private, link-local, metadata, multicast and reserved ranges are closed, unless the operator's ``egress.private_allow``
-   opens them; what it opens is judged on like any public address;
+1. private, link-local, metadata, multicast and reserved ranges are closed, unless the operator's
+   ``egress.private_allow`` opens them; what it opens is judged on like any public address;
 2. ``allow_out`` opens (allow beats deny);
 3. ``deny_out`` closes;
 4. the rest is open when ``allow_internet``.
@@ -75,7 +77,7 @@ class Egress:
 
     @property
     def resolves_names(self) -> bool:
-        """Whether names are resolved: with a closed internet a resolver would be a way out, unless servers are named."""
+        """With a closed internet a resolver would be a way out, so there is none unless named."""
         return bool(self.dns_servers) or not self.closed
 
     def permits(
@@ -106,7 +108,7 @@ def parse(policy: NetworkPolicy, openings: Sequence[Opening] = ()) -> Egress:
 
 
 def parse_openings(entries: Iterable[str]) -> tuple[Opening, ...]:
-    """Read ``egress.private_allow``: ``CIDR`` or ``CIDR:port``. HostSetupError names the entry that is wrong."""
+    """Read ``egress.private_allow``: ``CIDR`` or ``CIDR:port``. HostSetupError if wrong."""
     return tuple(_opening(entry) for entry in entries)
 
 
@@ -144,11 +146,9 @@ def _resolver(field: str, entry: str, openings: Sequence[Opening]) -> IPv4Addres
 
 def _refusal(entry: str) -> str:
     if ":" in entry:
-        return f"{entry!r} is IPv6 or carries a port; sandboxes have IPv4 only. Name an IPv4 address or CIDR."
+        return f"{entry!r} is IPv6 or has a port; name an IPv4 address or CIDR (there is no IPv6)."
     if any(letter.isalpha() for letter in entry):
-        return (
-            f"{entry!r} is a host name; names are not enforced yet. Name an IPv4 address or CIDR."
-        )
+        return f"{entry!r} is a host name; not enforced yet, so name an IPv4 address or CIDR."
     return f"{entry!r} is no IPv4 address or CIDR, such as '203.0.113.7' or '203.0.113.0/24'."
 
 

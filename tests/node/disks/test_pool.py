@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from aenv.models.errors import CapacityError, ConflictError, EngineError, HostSe
 from aenv.models.settings import Settings
 from aenv.node.disks.pool import DiskPool, PoolKind
 from aenv.node.engine import Severity
-from aenv.node.host import Host
+from aenv.node.host import Host, open_host
 
 from .conftest import Identify, fill, make_settings, mounts_under
 
@@ -87,9 +88,9 @@ async def test_a_busy_disk_is_destroyed_all_the_same(
     pool: DiskPool, lower: Path, identify: Identify
 ) -> None:
     disk = await pool.create(identify("a"), [lower], 64)
-    with open(disk.merged / "held", "w") as held:
-        held.write("x")
-        await disk.destroy()
+    held = os.open(disk.merged / "held", os.O_CREAT | os.O_WRONLY)
+    await disk.destroy()
+    os.close(held)
     assert not disk.merged.exists()
 
 
@@ -172,7 +173,7 @@ async def test_missing_layers_are_named(
 ) -> None:
     disk = await pool.create(identify("a"), [lower], 64)
     host.mounts.unmount(disk.merged)
-    lower.rename(tmp_path / "moved")
+    await asyncio.to_thread(lower.rename, tmp_path / "moved")
     with pytest.raises(EngineError, match="lacks its layer"):
         await pool.open(identify("a"))
 
@@ -180,8 +181,6 @@ async def test_missing_layers_are_named(
 async def test_the_pools_file_is_never_sparse_and_grows_ahead_of_need(
     tmp_path: Path, lower: Path, identify: Identify
 ) -> None:
-    from aenv.node.host import open_host
-
     settings = make_settings(tmp_path, pool_mb=3072)
     host = open_host(settings)
     pool = DiskPool(settings, host)
@@ -191,11 +190,9 @@ async def test_the_pools_file_is_never_sparse_and_grows_ahead_of_need(
         started = file.stat()
         assert started.st_blocks * 512 >= started.st_size == 2048 << 20
         disk = await pool.create(identify("a"), [lower], 4096)
-        # no writing of gigabytes: allocated but unwritten files take the room as well
-        import os
-
-        with open(disk.upper / "big", "wb") as big:
-            os.posix_fallocate(big.fileno(), 0, 1400 << 20)
+        big = os.open(disk.upper / "big", os.O_CREAT | os.O_WRONLY)
+        os.posix_fallocate(big, 0, 1400 << 20)  # takes the room without writing gigabytes
+        os.close(big)
         deadline = asyncio.get_running_loop().time() + 10
         while file.stat().st_size == started.st_size:
             assert asyncio.get_running_loop().time() < deadline
@@ -208,9 +205,9 @@ async def test_the_pools_file_is_never_sparse_and_grows_ahead_of_need(
         host.close()
 
 
-async def test_the_reserve_of_the_host_is_kept(tmp_path: Path, lower: Path, identify: Identify) -> None:
-    from aenv.node.host import open_host
-
+async def test_the_reserve_of_the_host_is_kept(
+    tmp_path: Path, lower: Path, identify: Identify
+) -> None:
     settings = make_settings(tmp_path, reserve_mb=1 << 40)
     host = open_host(settings)
     pool = DiskPool(settings, host)
@@ -225,16 +222,21 @@ async def test_the_reserve_of_the_host_is_kept(tmp_path: Path, lower: Path, iden
         host.close()
 
 
-async def test_a_broken_pool_is_said_and_not_replaced(
-    settings: Settings, host: Host, tmp_path: Path
-) -> None:
+@pytest.fixture
+def broken(settings: Settings) -> Path:
     settings.folders.data.mkdir(parents=True)
     file = settings.folders.data / "pool.btrfs"
     file.write_bytes(b"no file system" * 100000)
+    return file
+
+
+async def test_a_broken_pool_is_said_and_not_replaced(
+    settings: Settings, host: Host, broken: Path
+) -> None:
     with pytest.raises(HostSetupError, match="cannot be mounted"):
         await DiskPool(settings, host).start()
-    assert file.read_bytes().startswith(b"no file system")
-    assert host.loops.find(file) is None
+    assert (await asyncio.to_thread(broken.read_bytes)).startswith(b"no file system")
+    assert host.loops.find(broken) is None
 
 
 async def test_when_the_pool_is_full_for_good_the_small_ones_go_on(
@@ -242,8 +244,7 @@ async def test_when_the_pool_is_full_for_good_the_small_ones_go_on(
 ) -> None:
     greedy = await pool.create(identify("a"), [lower], 4096)
     modest = await pool.create(identify("b"), [lower], 4096)
-    writing = asyncio.create_task(asyncio.to_thread(fill, greedy.merged, 360))
-    await writing
+    await asyncio.to_thread(fill, greedy.merged, 360)
     deadline = asyncio.get_running_loop().time() + 10
     while greedy.usage().limit_bytes == 4096 << 20:
         assert asyncio.get_running_loop().time() < deadline

@@ -63,12 +63,15 @@ async def pool(internet: labs.Lab, settings: Settings, host: Host) -> AsyncItera
     instance = settings.folders.instance
     assert [name for name in labs.leftovers() if instance in name] == []
     assert "aenv_" not in rules()
-    assert sorted(p.name for p in (settings.folders.run / "slots").iterdir() if p.name.isdigit()) == []
+    assert (
+        sorted(p.name for p in (settings.folders.run / "slots").iterdir() if p.name.isdigit()) == []
+    )
 
 
-def rules() -> str:
+def rules(what: str = "ruleset") -> str:
+    """What the kernel has now: all of it, or for example ``table ip filter``."""
     return subprocess.run(
-        ["nft", "list", "ruleset"], check=True, capture_output=True, text=True, timeout=10
+        ["nft", "list", *what.split()], check=True, capture_output=True, text=True, timeout=10
     ).stdout
 
 

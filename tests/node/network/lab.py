@@ -37,9 +37,7 @@ class Lab:
     internet: str
     servers: list[asyncio.Server] = field(default_factory=list)
 
-    async def serve(
-        self, port: int, *, address: str = "0.0.0.0", netns: str | None = None
-    ) -> None:
+    async def serve(self, port: int, *, address: str = "0.0.0.0", netns: str | None = None) -> None:
         """Answer every connection with the peer's address; on the host, or in ``netns``."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,6 +82,10 @@ def entered() -> Iterator[Lab]:
         assert _libc.setns(home, namespaces.CLONE_NEWNET) == 0
         os.close(home)
         namespaces.remove(name)
+
+
+def speak_ipv6(interface: str) -> None:
+    Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("0")
 
 
 def guest_socket(netns: str, kind: int = socket.SOCK_STREAM) -> socket.socket:

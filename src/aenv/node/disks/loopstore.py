@@ -129,7 +129,7 @@ class LoopStore(SubvolumeStore):
         mounted = self._mounts.find(self.root)
         if mounted is None or not mounted.writable:
             raise HostSetupError(
-                f"The pool of disks {self._file} met an error and is read-only (see dmesg). End all "
+                f"The pool of disks {self._file} met an error and is read-only (see dmesg). End the "
                 f"sandboxes (aenv down --kill), then: umount {self.root}; btrfs check {self._file}"
             )
 
@@ -156,9 +156,8 @@ class LoopStore(SubvolumeStore):
         """The pool is nearly full for good: whoever has more than an even share keeps what it has
         and gets no more, so that the others can go on. Undone when there is room again."""
         names = self.names()
-        share = (
-            os.statvfs(self.root).f_blocks * os.statvfs(self.root).f_frsize // max(1, len(names))
-        )
+        status = os.statvfs(self.root)
+        share = status.f_blocks * status.f_frsize // max(1, len(names))
         for name in names:
             usage = self.usage(name)
             if usage.used_bytes > share and name not in self._squeezed:

@@ -18,11 +18,15 @@ _MINIMUM_QUOTA = 1000
 
 @dataclass(frozen=True, slots=True)
 class CgroupStats:
-    """``memory_bytes`` leaves out what the kernel can take back (inactive file pages)."""
+    """``memory_bytes`` leaves out what the kernel can take back (inactive file pages).
+
+    ``oom_kills``: processes the kernel killed because the group was at its memory limit.
+    """
 
     cpu_seconds: float
     memory_bytes: int
     pids: int
+    oom_kills: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class V1(Version):
                 - _field(folder["memory"] / "memory.stat", "total_inactive_file"),
             ),
             pids=_number(folder["pids"] / "pids.current"),
+            oom_kills=_field(folder["memory"] / "memory.oom_control", "oom_kill"),
         )
 
     def _writer(self, path: str) -> Callable[[str, str, int], None]:
@@ -134,6 +139,7 @@ class V2(Version):
                 - _field(folder / "memory.stat", "inactive_file"),
             ),
             pids=_number(folder / "pids.current"),
+            oom_kills=_field(folder / "memory.events", "oom_kill"),
         )
 
 

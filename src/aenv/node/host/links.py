@@ -1,7 +1,8 @@
 """Namespaces, veth pairs, addresses, routes and tracked connections over netlink.
 
-pyroute2 encodes the requests; its sockets belong to one thread, so they live in a worker of this class. What happens inside a
-guest's namespace goes through a plain socket opened there, all requests in one message.
+pyroute2 encodes the requests; its sockets belong to one thread, so they live in a worker of this
+class. What happens inside a guest's namespace goes through a plain socket opened there, all
+requests in one message.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _disable_ipv6() -> None:
 
 
 def _exchange(requests: bytes) -> None:
-    """Send netlink requests in one message and read their acknowledgements; OSError for the first refusal."""
+    """Send netlink requests in one message, read the answers; OSError if one is refused."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(_EXCHANGE_TIMEOUT)
         link.bind((0, 0))

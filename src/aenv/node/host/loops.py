@@ -21,7 +21,7 @@ _CONFIGURE = 0x4C0A
 _SET_CAPACITY = 0x4C07
 _SET_DIRECT_IO = 0x4C08
 _READ_ONLY, _AUTOCLEAR = 1, 4
-# struct loop_config: fd, block size, loop_info64 (flags at offset 52, file name at 56), 8 reserved words
+# struct loop_config: fd, block size, loop_info64 (flags at 52, file name at 56), 8 reserved words
 _CONFIG = struct.Struct("=II 52x I 64s 112x 64x")
 _LOOP_MAJOR = 7
 _TRIES = 16

@@ -63,8 +63,8 @@ class RootMounts(Mounts):
     def _overlay(self, target: Path, flags: int, options: str) -> None:
         if len(os.fsencode(options)) > _OPTIONS_LIMIT:
             raise HostSetupError(
-                f"The layers of {target} need mount options of {len(options)} bytes, the kernel takes "
-                f"{_OPTIONS_LIMIT}. Use shorter data and cache folders (AENV_DATA_DIR, AENV_CACHE_DIR)."
+                f"The layers of {target} need mount options of {len(options)} bytes, the kernel "
+                f"takes {_OPTIONS_LIMIT}. Use shorter folders (AENV_DATA_DIR, AENV_CACHE_DIR)."
             )
         mount("overlay", target, "overlay", flags, options)
 
@@ -112,9 +112,9 @@ class RootMounts(Mounts):
 
 
 def _parse(line: str) -> Mount:
-    """See proc(5): fields before ``-``: …, mount point (5th), options; after: type, source, super options."""
+    """See proc(5): the 5th field is the mount point; after ``-``: type, source, options."""
     left, _, right = line.rstrip("\n").partition(" - ")
-    kind, source, options = (right.split(" ", 2) + ["", ""])[:3]
+    kind, source, options = (*right.split(" ", 2), "", "")[:3]
     target = left.split(" ")[4]
     return Mount(_unescape(source), Path(_unescape(target)), kind, options)
 

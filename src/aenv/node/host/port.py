@@ -42,7 +42,7 @@ class Mounts(ABC):
     def overlay(
         self, lowers: Sequence[Path], upper: Path | None, work: Path | None, target: Path
     ) -> None:
-        """Stack ``lowers`` (topmost first) and a writable ``upper``; read-only when ``upper`` is None."""
+        """Stack ``lowers`` (topmost first) under ``upper``; read-only when it is None."""
 
     @abstractmethod
     def image(self, source: Path, target: Path, *, kind: str = "erofs") -> None:
@@ -57,7 +57,7 @@ class Mounts(ABC):
 
     @abstractmethod
     def unmount(self, target: Path) -> bool:
-        """Unmount everything stacked on ``target``, lazily when it is busy. False if nothing was mounted."""
+        """Unmount all that is stacked on ``target``, lazily if busy. False if nothing was."""
 
     @abstractmethod
     def table(self) -> list[Mount]: ...
@@ -89,7 +89,7 @@ class LoopDevices(ABC):
 
 @dataclass(frozen=True, slots=True)
 class VolumeUsage:
-    """Bytes a subvolume refers to, including what is not yet written back, and its limit (0 = none)."""
+    """Bytes a subvolume refers to, not yet written ones included, and its limit (0 = none)."""
 
     used: int
     limit: int
@@ -150,7 +150,7 @@ class Links(ABC):
 
     @abstractmethod
     def veth_create(self, name: str, netns: str, address: IPv4Interface) -> None:
-        """A pair: ``name`` on the host with ``address``, up and hardened; ``eth0`` in ``netns``, not configured."""
+        """A pair: ``name`` on the host, hardened, with ``address``; a bare eth0 in ``netns``."""
 
     @abstractmethod
     def veth_remove(self, name: str) -> None: ...
@@ -168,7 +168,7 @@ class Links(ABC):
 
     @abstractmethod
     def forget_connections(self, guest: str, keep: Callable[[str, int], bool] | None = None) -> int:
-        """Drop tracked connections that ``guest`` opened, but those whose peer and port ``keep`` says yes to."""
+        """Drop tracked connections ``guest`` opened, but those ``keep(peer, port)`` says yes to."""
 
 
 class Firewall(ABC):

@@ -26,7 +26,8 @@ class RootHost(Host):
         missing = _missing_rights()
         if missing:
             raise HostSetupError(
-                f"The gvisor engine needs root on this host ({missing}). Start it with: sudo aenv server"
+                f"The gvisor engine needs root on this host ({missing}). "
+                "Start it with: sudo aenv server"
             )
         self.settings = settings
         self.loops = RootLoopDevices()

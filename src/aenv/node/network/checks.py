@@ -27,7 +27,7 @@ def findings(layout: Layout, host: Host) -> list[Finding]:
         Finding(
             "network",
             Severity.WARNING,
-            f"the host reaches {network} through {interface}; sandboxes take {layout.subnet} out of it",
+            f"the host reaches {network} through {interface}, sandboxes use {layout.subnet} of it",
             "choose a subnet outside it (setting subnet)",
         )
         for network, interface in host.links.routes()

@@ -1,7 +1,8 @@
 """Names for sandboxes: one forwarder for all slots, in the server's event loop.
 
-Guests ask their gateway's port 53; the firewall turns that to the forwarder's port. It answers the addresses of admitted slots
-only, so it is nobody else's resolver. While the server is down, sandboxes have no names; open connections go on.
+Guests ask their gateway's port 53; the firewall turns that to the forwarder's port. It answers the
+addresses of admitted slots only, so it is nobody else's resolver. While the server is down,
+sandboxes have no names; open connections go on.
 """
 
 from __future__ import annotations

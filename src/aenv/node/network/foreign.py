@@ -1,8 +1,9 @@
 """Firewalls of others that stop our packets: Docker, ufw, firewalld and their like.
 
-An accept in our table is not final: another table's chain at the same hook still sees the packet, and its ``policy drop`` (or a
-closing reject) wins. Such a chain needs a rule of its own for our interfaces; what we add carries a comment that names this
-instance, so that exactly that can be taken back. Our own table still judges every packet.
+An accept in our table is not final: another table's chain at the same hook still sees the packet,
+and its ``policy drop`` (or a closing reject) wins. Such a chain needs a rule of its own for our
+interfaces; what we add carries a comment that names this instance, so that exactly that can be
+taken back. Our own table still judges every packet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``net.ipv4.ip_forward``: switched on only if it is off, remembered, and switched back by the last instance.
+"""``net.ipv4.ip_forward``: switched on only if it is off, and back by the last instance.
 
-While it is on because of us, each instance's table forwards for nobody but slots (``rules.Table.guard``).
+While it is on because of us, each instance's table forwards for slots only (``Table.guard``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""As much of a DNS message (RFC 1035 §4) as a forwarder needs: is it a query, what does it ask, refuse it."""
+"""As much of a DNS message (RFC 1035 §4) as a forwarder needs: what is asked, how to refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_identity(message: bytes, identity: int) -> bytes:
 
 
 def is_query(message: bytes) -> bool:
-    """Whether this deserves an answer at all; anything else is dropped, lest two forwarders talk."""
+    """Whether it deserves an answer at all; the rest is dropped, lest two forwarders talk."""
     return len(message) >= _HEADER.size and not _flags(message) & _RESPONSE
 
 

@@ -1,8 +1,9 @@
 """Who holds which slot on this host: one folder for all instances, one small file per slot.
 
-Claims happen under one lock. A file belongs to the instance it names, which alone rewrites it. It may be taken over when it
-is from before the last boot, or when its instance does not run and its namespace is gone: sandboxes outlive their server, so a
-server that is down still holds the slots of its sandboxes.
+Claims happen under one lock. A file belongs to the instance it names, which alone rewrites it. It
+may be taken over when it is from before the last boot, or when its instance does not run and its
+namespace is gone: sandboxes outlive their server, so a server that is down still holds the slots of
+its sandboxes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _POLICY_FIELDS = ("allow_internet", "allow_out", "deny_out", "dns_servers")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One slot's entry. ``policy`` is what its sandbox may reach; no sandbox: it waits in the pool."""
+    """One slot's entry. ``policy`` is what its sandbox may reach; none: it waits in the pool."""
 
     index: int
     instance: str

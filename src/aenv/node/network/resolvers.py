@@ -1,4 +1,4 @@
-"""Where the host's names come from, whatever its resolver is, read again when ``resolv.conf`` changes."""
+"""Where the host's names come from, read again whenever ``resolv.conf`` changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Resolvers:
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """The ``nameserver`` lines of a resolv.conf; an IPv6 address may carry a scope (``fe80::1%eth0``)."""
+    """The ``nameserver`` lines of a resolv.conf; IPv6 may carry a scope (``fe80::1%eth0``)."""
     servers = []
     for line in text.splitlines():
         words = line.split()

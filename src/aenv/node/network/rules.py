@@ -1,14 +1,15 @@
 """The nftables table of one instance, as text. Pure: the same input gives the same script.
 
-Everything that comes from one of our interfaces is judged here, and dropped or refused unless a rule lets it pass:
+Everything that comes from one of our interfaces is judged here, and dropped or refused unless a
+rule lets it pass:
 
-* ``arriving`` (before any destination NAT, so that a port the host publishes cannot be used as a way in): the source must be
-  the slot's own; of the host's addresses only the slot's gateway answers, for DNS;
-* ``passing`` (forwarded): private ranges are closed, the rest is judged by the slot's policy, one map lookup away, so that
-  replacing a policy is one transaction; towards a guest only replies pass;
+* ``arriving`` (before any destination NAT, so that a port the host publishes is no way in): the
+  source must be the slot's own; of the host's addresses only the slot's gateway answers, for DNS;
+* ``passing`` (forwarded): private ranges are closed, the rest is judged by the slot's policy, one
+  map lookup away, so that replacing a policy is one transaction; to a guest only replies pass;
 * ``received`` (to the host): replies, DNS, and what the operator opened.
 
-Policies are judged on every packet, not only on the first, so that a change holds for open connections.
+Policies are judged on every packet, so that a change holds for open connections too.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from aenv.models.egress import PRIVATE, Egress, Opening
 from aenv.node.network.slot import INTERFACE_PREFIX, Slot
 
 _REFUSE = "reject with icmp type admin-prohibited"
+_PORT = "meta l4proto { tcp, udp } th dport"
 _CONNECTIONS_PER_SLOT = 8192
 _HOST_PREFIX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is the same for all slots. ``guard``: forward for nobody but our slots (we switched it on)."""
+    """What all slots share. ``guard``: forward for nobody else (we switched forwarding on)."""
 
     instance: str
     interface_prefix: str
@@ -124,13 +126,13 @@ table {self.name} {{
   chain to_host {{
     ct direction reply accept
     meta l4proto icmp ct state related accept
-    iifname . ip daddr @gateways meta l4proto {{ tcp, udp }} th dport 53 accept
+    iifname . ip daddr @gateways {_PORT} 53 accept
 {_lines(_host_targets(self.openings, "accept"))}
     {_REFUSE}
   }}
   chain names {{
     type nat hook prerouting priority dstnat; policy accept;
-    iifname . ip daddr @gateways meta l4proto {{ tcp, udp }} th dport 53 redirect to :{self.dns_port}
+    iifname . ip daddr @gateways {_PORT} 53 redirect to :{self.dns_port}
   }}
   chain receiving {{
     type filter hook input priority filter; policy accept;
@@ -139,7 +141,7 @@ table {self.name} {{
   chain received {{
     ct direction reply accept
     meta l4proto icmp ct state related accept
-    iifname . ip daddr @gateways meta l4proto {{ tcp, udp }} th dport {self.dns_port} accept
+    iifname . ip daddr @gateways {_PORT} {self.dns_port} accept
 {_lines(_host_targets(self.openings, "goto judged"))}
     drop
   }}
@@ -179,7 +181,7 @@ def _policy_rules(egress: Egress) -> list[str]:
     rules = []
     if egress.dns_servers:
         servers = _elements(egress.dns_servers)
-        rules.append(f"ip daddr {servers} meta l4proto {{ tcp, udp }} th dport 53 accept")
+        rules.append(f"ip daddr {servers} {_PORT} 53 accept")
     if egress.allow:
         rules.append(f"ip daddr {_elements(egress.allow)} accept")
     if egress.deny:
@@ -201,7 +203,7 @@ def _target(opening: Opening) -> str:
     network = f"ip daddr {opening.network}"
     if opening.port is None:
         return network
-    return f"{network} meta l4proto {{ tcp, udp }} th dport {opening.port}"
+    return f"{network} {_PORT} {opening.port}"
 
 
 def _elements(networks: Iterable[IPv4Network | IPv4Address]) -> str:

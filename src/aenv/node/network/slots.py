@@ -162,6 +162,16 @@ class SlotPool:
             await asyncio.to_thread(self._forwarding.restore)
         await asyncio.to_thread(self._registry.close)
 
+    @property
+    def table_name(self) -> str:
+        """Our nftables table, as nft names it."""
+        return self._gate.table.name
+
+    @property
+    def dns_port(self) -> int:
+        """Where the DNS forwarder listens on this host."""
+        return self._names.port
+
     def _describe(self, dns_port: int, *, guard: bool) -> Table:
         return Table(
             self._layout.instance,
@@ -190,7 +200,7 @@ class SlotPool:
             await self._wanted.wait()
             try:
                 while len(self._idle) < self._size:
-                    self._idle.append(await self._make())
+                    self._idle.append(await self._make_now())
                 self._wanted.clear()
             except (AenvError, OSError) as error:
                 log.warning("no network slot could be made ahead: %s", error)

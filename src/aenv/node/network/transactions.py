@@ -9,7 +9,7 @@ from aenv.node.host import Firewall
 
 
 class Transactions:
-    """Each script takes effect as a whole or not at all; a refused one does not hurt its neighbours."""
+    """Each script takes effect as a whole or not at all; a refused one hurts no other."""
 
     def __init__(self, firewall: Firewall) -> None:
         self._firewall = firewall
