@@ -1,9 +1,11 @@
-"""The proxy beside its floor: requests per second and latency direct to a guest server, and through us.
+"""The proxy beside its floor: requests per second and latency direct to a guest server, and through
+us.
 
-    python bench/proxy.py [--seconds 3] [--json FILE] [--profile]
+python bench/proxy.py [--seconds 3] [--json FILE] [--profile]
 
-The floor is a trivial Go server (``bench/upstream``), measured in the same run by the same client: ``wrk`` if it is
-installed, else a raw asyncio client. Client, proxy and server share the machine's cores.
+The floor is a trivial Go server (``bench/upstream``), measured in the same run by the same client:
+``wrk`` if it is installed, else a raw asyncio client. Client, proxy and server share the machine's
+cores.
 """
 
 from __future__ import annotations
@@ -68,12 +70,13 @@ def measure(seconds: float, *, profile: bool) -> list[Sample]:
 
 
 def table(samples: list[Sample]) -> str:
-    lines = [f"{'conns':>5} {'path':>7} {'rps':>9} {'p50 ms':>8} {'p99 ms':>8} {'ratio':>7} {'p99/p50':>8}"]
+    lines = ["conns    path       rps   p50 ms   p99 ms   ratio  p99/p50"]
     for sample in samples:
         floor = next(s for s in samples if s.connections == sample.connections)
         lines.append(
             f"{sample.connections:5d} {sample.path:>7} {sample.rps:9.0f} {sample.p50_ms:8.3f} "
-            f"{sample.p99_ms:8.3f} {sample.rps / floor.rps:6.1%} {sample.p99_ms / sample.p50_ms:8.1f}"
+            f"{sample.p99_ms:8.3f} {sample.rps / floor.rps:7.1%} "
+            f"{sample.p99_ms / sample.p50_ms:8.1f}"
         )
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 @pytest_asyncio.fixture
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-    """A started stage; ``@pytest.mark.parametrize("stage", [settings], indirect=True)`` sets limits."""
+    """A started stage; ``parametrize("stage", [settings], indirect=True)`` sets limits."""
     stage = Stage(settings=getattr(request, "param", None) or ProxySettings())
     async with stage.stack:
         await stage.start()

@@ -1,4 +1,4 @@
-"""A live server (uvicorn, this proxy, a small control application) in front of scripted guests, all on raw sockets."""
+"""A live server (uvicorn, the proxy, a small control application) before scripted guests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 async def eventually(check: Callable[[], object], *, within: float = 5) -> None:
     """Poll until ``check`` is true."""
     async with asyncio.timeout(within):
-        while not check():
+        while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -76,14 +76,14 @@ class Wire:
         return found
 
     async def chunks(self) -> tuple[bytes, bytes]:
-        body = b""
+        pieces = []
         while size := int(await self.reader.readuntil(b"\r\n"), 16):
-            body += await self.reader.readexactly(size)
+            pieces.append(await self.reader.readexactly(size))
             assert await self.reader.readexactly(2) == b"\r\n"
         trailers = b""
         while (line := await self.reader.readuntil(b"\r\n")) != b"\r\n":
             trailers += line
-        return body, trailers
+        return b"".join(pieces), trailers
 
     async def rest(self) -> bytes:
         """Everything until the server closes; a reset counts as closing."""
@@ -162,8 +162,8 @@ def echo(guest: Guest, name: str) -> Handler:
                     "body": request.body.decode("latin-1"),
                 }
             ).encode()
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode())
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body))
             if not request.line.startswith("HEAD "):
                 writer.write(body)
             await writer.drain()
@@ -172,7 +172,7 @@ def echo(guest: Guest, name: str) -> Handler:
 
 
 async def control_app(scope: Any, receive: Any, send: Any) -> None:
-    """The control plane of these tests: echoes requests; ``/early`` answers 401 unread; ``/ws`` echoes messages."""
+    """Echoes requests; ``/early`` answers 401 before it reads; ``/ws`` echoes messages."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -231,7 +231,11 @@ class Stage:
             is_credential=self.credentials.__contains__,
         )
         config = uvicorn.Config(
-            control_app, http=self.protocol, lifespan="off", log_level="warning", ws="websockets-sansio"
+            control_app,
+            http=self.protocol,
+            lifespan="off",
+            log_level="warning",
+            ws="websockets-sansio",
         )
         self.server = QuietServer(config)
         sock = socket.create_server(("127.0.0.1", 0))
@@ -241,10 +245,11 @@ class Stage:
         self.stack.push_async_callback(self._stop, task)
 
     async def _stop(self, task: asyncio.Task[None]) -> None:
-        self.server.should_exit = True
-        self.server.force_exit = True
-        async with asyncio.timeout(10):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
             await task
+        for listener in self.server.servers:
+            listener.close()
         for client in list(self.protocol.proxy.clients):
             client.transport.abort()
         self.protocol.proxy.close()

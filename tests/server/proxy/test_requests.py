@@ -6,10 +6,10 @@ import asyncio
 
 import httpx
 import pytest
+from tests.server.proxy.stage import Guest, Stage, Wire, eventually, read_request, to
 
 from aenv.models.ids import new_sandbox_id
 from aenv.server.proxy import ProxySettings, Refusal
-from tests.server.proxy.stage import Guest, Stage, Wire, eventually, read_request, to
 
 
 def answering(response: bytes, *, close: bool = False) -> object:
@@ -41,7 +41,9 @@ async def test_other_ports_are_reached_by_header_and_by_host(stage: Stage) -> No
     wire = await stage.wire()
     await wire.send(f"GET / HTTP/1.1\r\n{to(route, app.port)}\r\n")
     assert (await wire.answer()).json["guest"] == "app"
-    await wire.send(f"GET / HTTP/1.1\r\nHost: {app.port}-{route.sandbox_id.upper()}.localhost\r\n\r\n")
+    await wire.send(
+        f"GET / HTTP/1.1\r\nHost: {app.port}-{route.sandbox_id.upper()}.localhost\r\n\r\n"
+    )
     assert (await wire.answer()).json["guest"] == "app"
 
 
@@ -50,7 +52,12 @@ async def test_agentenv_headers_and_the_proxy_prefix(stage: Stage) -> None:
     app = await stage.guest(name="app")
     pair = f"x-agentenv-sandbox-id: {route.sandbox_id}\r\nx-agentenv-target-port: {app.port}\r\n"
     wire = await stage.wire()
-    for path, seen in (("/proxy/a/b?c", "/a/b?c"), ("/proxy", "/"), ("/proxy?q", "/?q"), ("/z", "/z")):
+    for path, seen in (
+        ("/proxy/a/b?c", "/a/b?c"),
+        ("/proxy", "/"),
+        ("/proxy?q", "/?q"),
+        ("/z", "/z"),
+    ):
         await wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n{pair}\r\n")
         answer = await wire.answer()
         assert answer.json["guest"] == "app"
@@ -105,7 +112,10 @@ async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
     requests = ""
     for number in range(4):
         requests += f"POST /d{number} HTTP/1.1\r\n{to(route)}Content-Length: 3\r\n\r\nabc"
-        requests += f"POST /c{number} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+        requests += (
+            f"POST /c{number} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n"
+            f"\r\n1\r\nx\r\n0\r\n\r\n"
+        )
     await wire.send(requests)
     for number in range(4):
         assert f"/d{number} " in (await wire.answer()).body.decode()
@@ -134,7 +144,9 @@ async def test_guests_with_the_same_port_never_share_a_connection(stage: Stage) 
     assert agent.connections == 2
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"]
+)
 async def test_any_method_passes(stage: Stage, method: str) -> None:
     agent = await stage.guest()
     route = stage.sandbox(agent)
@@ -154,8 +166,10 @@ async def test_what_a_guest_gets_to_see(stage: Stage) -> None:
     stage.credentials.add("ours")
     lines = (
         "X-API-Key: secret\r\nx-admin-token: secret\r\nX-Aenv-Host-Secret: secret\r\n"
-        "Authorization: Bearer ours\r\nE2B-Traffic-Access-Token: secret\r\nX-Access-Token: token\r\n"
-        "Connection: keep-alive, x-hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
+        "Authorization: Bearer ours\r\nE2B-Traffic-Access-Token: secret\r\n"
+        "X-Access-Token: token\r\n"
+        "Connection: keep-alive, x-hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
+        "Proxy-Connection: x\r\n"
         "TE: trailers, gzip\r\nX-Custom: kept\r\nCookie: a=b\r\nAccept-Encoding: gzip\r\n"
     )
     wire = await stage.wire()
@@ -184,7 +198,10 @@ async def test_authorization_that_is_not_ours_passes(stage: Stage) -> None:
     for value in ("Basic dXNlcjo=", "Bearer theirs"):
         await wire.send(f"GET /x HTTP/1.1\r\n{to(route)}Authorization: {value}\r\n\r\n")
         await wire.answer()
-    assert [request.all("authorization") for request in agent.requests] == [["Basic dXNlcjo="], ["Bearer theirs"]]
+    assert [request.all("authorization") for request in agent.requests] == [
+        ["Basic dXNlcjo="],
+        ["Bearer theirs"],
+    ]
 
 
 async def test_the_host_header_is_masked_on_request(stage: Stage) -> None:
@@ -200,7 +217,7 @@ async def test_the_host_header_is_masked_on_request(stage: Stage) -> None:
     "path",
     [
         "/init", "/init?x=1", "/freeze", "/aenv/logs", "/%69nit", "//init", "/./init", "/x/../init",
-        "/INIT", "/%2569nit", "/files/%2e%2e/init", "\\init".replace("\\", "/\\"), "/init/", "/init;a",
+        "/INIT", "/%2569nit", "/files/%2e%2e/init", "/\\init", "/init/", "/init;a",
         "/proxy/init", "http://127.0.0.1/init", "/init%00", "/aenv",
     ],
 )  # fmt: skip
@@ -233,12 +250,19 @@ async def test_an_unknown_sandbox_in_each_dialect(stage: Stage) -> None:
     answer = await wire.answer()
     assert answer.status == 502
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json == {"sandboxId": unknown, "message": "The sandbox was not found", "code": 502}
+    assert answer.json == {
+        "sandboxId": unknown,
+        "message": "The sandbox was not found",
+        "code": 502,
+    }
     await wire.send(
-        f"GET / HTTP/1.1\r\nHost: h\r\nx-agentenv-sandbox-id: {unknown}\r\nx-agentenv-target-port: 80\r\n\r\n"
+        f"GET / HTTP/1.1\r\nHost: h\r\nx-agentenv-sandbox-id: {unknown}\r\n"
+        f"x-agentenv-target-port: 80\r\n\r\n"
     )
     assert (await wire.answer()).status == 404
-    await wire.send(f"GET / HTTP/1.1\r\nHost: 80-{unknown}.localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n")
+    await wire.send(
+        f"GET / HTTP/1.1\r\nHost: 80-{unknown}.localhost\r\nUser-Agent: Mozilla/5.0\r\n\r\n"
+    )
     page = await wire.answer()
     assert page.status == 502
     assert page.headers["content-type"].startswith("text/html")
@@ -247,7 +271,9 @@ async def test_an_unknown_sandbox_in_each_dialect(stage: Stage) -> None:
 
 async def test_hostile_ids_are_escaped(stage: Stage) -> None:
     wire = await stage.wire()
-    await wire.send('GET / HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: <b>"\\\r\nUser-Agent: Mozilla/5.0\r\n\r\n')
+    await wire.send(
+        'GET / HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: <b>"\\\r\nUser-Agent: Mozilla/5.0\r\n\r\n'
+    )
     assert b"<b>" not in (await wire.answer()).body
     await wire.send('GET / HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: <b>"\\\r\n\r\n')
     assert (await wire.answer()).json["sandboxId"] == '<b>"\\'
@@ -272,7 +298,10 @@ async def test_a_port_nobody_listens_on(stage: Stage) -> None:
 async def test_a_failed_upload_is_drained_and_the_connection_goes_on(stage: Stage) -> None:
     wire = await stage.wire()
     unknown = new_sandbox_id()
-    await wire.send(f"POST /files HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {unknown}\r\nContent-Length: 100000\r\n\r\n")
+    await wire.send(
+        f"POST /files HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {unknown}\r\n"
+        f"Content-Length: 100000\r\n\r\n"
+    )
     assert (await wire.answer()).status == 502
     await wire.send(b"x" * 100_000 + b"GET /c HTTP/1.1\r\nHost: h\r\n\r\n")
     assert (await wire.answer()).json["guest"] == "control"
@@ -282,7 +311,11 @@ async def test_private_guest_ports_want_the_traffic_token(stage: Stage) -> None:
     agent, app = await stage.guest(name="agent"), await stage.guest(name="app")
     route = stage.sandbox(agent, allow_public_traffic=False, traffic_token="sesame")
     wire = await stage.wire()
-    for token, status in (("", 403), ("e2b-traffic-access-token: wrong\r\n", 403), ("E2B-Traffic-Access-Token: sesame\r\n", 200)):
+    for token, status in (
+        ("", 403),
+        ("e2b-traffic-access-token: wrong\r\n", 403),
+        ("E2B-Traffic-Access-Token: sesame\r\n", 200),
+    ):
         await wire.send(f"GET / HTTP/1.1\r\n{to(route, app.port)}{token}\r\n")
         assert (await wire.answer()).status == status
     await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
@@ -299,7 +332,10 @@ async def test_signed_urls_find_their_sandbox(stage: Stage) -> None:
     stage.sandbox(first)
     route = stage.sandbox(second)
     signature = quote(sign(f"/tmp/a b.txt:write:user:{route.access_token}:99"), safe="")
-    target = f"/files?path=%2Ftmp%2Fa%20b.txt&username=user&signature={signature}&signature_expiration=99"
+    target = (
+        f"/files?path=%2Ftmp%2Fa%20b.txt&username=user&signature={signature}"
+        f"&signature_expiration=99"
+    )
     wire = await stage.wire()
     await wire.send(f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx")
     answer = await wire.answer()
@@ -345,7 +381,8 @@ async def test_httpx_uploads_and_downloads_megabytes(stage: Stage) -> None:
 
 
 async def test_answers_without_a_length(stage: Stage) -> None:
-    """A body that ends with the connection becomes a chunked one, and the client's connection lives on."""
+    """A body that ends with the connection becomes a chunked one, and the client's connection lives
+    on."""
     raw = b"HTTP/1.1 200 OK\r\nX-A: b\r\n\r\nhello"
     route = stage.sandbox(await stage.guest(answering(raw, close=True)))
     wire = await stage.wire()
@@ -401,7 +438,9 @@ async def test_trailers_pass_both_ways(stage: Stage) -> None:
     route = stage.sandbox(await stage.guest(handler))
     wire = await stage.wire()
     await wire.send(f"POST / HTTP/1.1\r\n{to(route)}Transfer-Encoding: chunked\r\n\r\n")
-    await wire.send("3;ext=1\r\nabc\r\n0\r\nX-Check: 2\r\nContent-Length: 9\r\nX-API-Key: k\r\n\r\n")
+    await wire.send(
+        "3;ext=1\r\nabc\r\n0\r\nX-Check: 2\r\nContent-Length: 9\r\nX-API-Key: k\r\n\r\n"
+    )
     answer = await wire.answer()
     assert got == [b"abc", b"X-Check: 2\r\n"]
     assert (answer.body, answer.trailers) == (b"ok", b"X-Sum: 1\r\n")
@@ -412,11 +451,16 @@ async def test_interim_answers_pass(stage: Stage) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         assert await reader.readexactly(4) == b"body"
-        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
+            b"Content-Length: 0\r\n\r\n"
+        )
 
     route = stage.sandbox(await stage.guest(handler))
     wire = await stage.wire()
-    await wire.send(f"POST / HTTP/1.1\r\n{to(route)}Content-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+    await wire.send(
+        f"POST / HTTP/1.1\r\n{to(route)}Content-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    )
     assert (await wire.head())[0] == 100
     await wire.send("body")
     status, _, headers = await wire.head()
@@ -435,7 +479,9 @@ async def test_a_final_answer_instead_of_continue_ends_the_connection(stage: Sta
 
     route = stage.sandbox(await stage.guest(handler))
     wire = await stage.wire()
-    await wire.send(f"POST / HTTP/1.1\r\n{to(route)}Content-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+    await wire.send(
+        f"POST / HTTP/1.1\r\n{to(route)}Content-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    )
     answer = await wire.answer()
     assert (answer.status, answer.headers["connection"]) == (413, "close")
     assert await wire.rest() == b""
@@ -446,7 +492,9 @@ async def test_a_guest_that_answers_early_stops_the_upload(stage: Stage) -> None
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.write(
+            b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+        )
         await writer.drain()
 
     route = stage.sandbox(await stage.guest(handler))
@@ -477,7 +525,10 @@ async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
         wire = await stage.wire()
         sleeping = new_sandbox_id()
         for _ in range(2):
-            await wire.send(f"POST /x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {sleeping}\r\nContent-Length: 2\r\n\r\nhi")
+            await wire.send(
+                f"POST /x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {sleeping}\r\n"
+                f"Content-Length: 2\r\n\r\nhi"
+            )
             assert (await wire.answer()).json["body"] == "hi"
         await wire.send(f"GET /x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {paused}\r\n\r\n")
         assert (await wire.answer()).status == 502
@@ -487,7 +538,9 @@ async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
         assert asked == [sleeping, paused, paused]
 
 
-async def test_a_reused_connection_that_died_is_replaced_for_harmless_requests(stage: Stage) -> None:
+async def test_a_reused_connection_that_died_is_replaced_for_harmless_requests(
+    stage: Stage,
+) -> None:
     async def one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers once, and hangs up on the second request."""
         await read_request(reader)

@@ -1,12 +1,12 @@
-"""What two parsers could read in two ways is refused; no byte of one request reaches the guest of another."""
+"""What two parsers could read in two ways is refused; no byte of one request reaches the guest of
+another."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-
-from tests.server.proxy.stage import Stage, to
+from tests.server.proxy.stage import Stage, eventually, to
 
 HEAD = "POST / HTTP/1.1\r\n{to}"
 
@@ -20,7 +20,8 @@ MALFORMED = {
     "hexadecimal length": HEAD + "Content-Length: 0x4\r\n\r\nabcd",
     "empty length": HEAD + "Content-Length: \r\n\r\n",
     "huge length": HEAD + "Content-Length: 99999999999999999999\r\n\r\n",
-    "two codings": HEAD + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two codings": HEAD + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"
+    "0\r\n\r\n",
     "coding list": HEAD + "Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n",
     "unknown coding": HEAD + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "coding with vertical tab": HEAD + "Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
@@ -106,8 +107,28 @@ async def test_bad_chunks_end_the_connection(stage: Stage, plane: str, body: str
     wire = await stage.wire()
     await wire.send(f"POST / HTTP/1.1\r\n{where}Transfer-Encoding: chunked\r\n\r\n{body}")
     await wire.send(f"GET /smuggled HTTP/1.1\r\n{to(route)}\r\n")
-    assert b"200 OK" not in await wire.rest()
+    answer = await wire.answer()
+    assert (answer.status, answer.headers["connection"]) == (400, "close")
+    wire.half_close()
+    assert await wire.rest() == b""
     assert agent.requests == []
+
+
+async def test_bad_chunks_in_mid_answer_cut_the_client_off(stage: Stage) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        await reader.read()
+
+    guest = await stage.guest(handler)
+    wire = await stage.wire()
+    await wire.send(
+        f"POST / HTTP/1.1\r\n{to(stage.sandbox(guest))}Transfer-Encoding: chunked\r\n\r\n"
+    )
+    assert (await wire.head())[0] == 200
+    await wire.send("xyz\r\n")
+    assert await wire.rest() == b"2\r\nok\r\n"
+    await eventually(lambda: guest.open == 0)
 
 
 async def test_the_body_of_one_request_is_never_the_head_of_another(stage: Stage) -> None:
@@ -116,7 +137,9 @@ async def test_the_body_of_one_request_is_never_the_head_of_another(stage: Stage
     attacker, victim = stage.sandbox(mine), stage.sandbox(theirs)
     smuggled = f"GET /secret HTTP/1.1\r\n{to(victim)}\r\n"
     wire = await stage.wire()
-    await wire.send(f"POST / HTTP/1.1\r\n{to(attacker)}Content-Length: {len(smuggled)}\r\n\r\n{smuggled}")
+    await wire.send(
+        f"POST / HTTP/1.1\r\n{to(attacker)}Content-Length: {len(smuggled)}\r\n\r\n{smuggled}"
+    )
     assert (await wire.answer()).json["body"] == smuggled
     chunk = f"{len(smuggled):x}\r\n{smuggled}\r\n0\r\n\r\n"
     await wire.send(f"POST / HTTP/1.1\r\n{to(attacker)}Transfer-Encoding: chunked\r\n\r\n{chunk}")
@@ -125,17 +148,32 @@ async def test_the_body_of_one_request_is_never_the_head_of_another(stage: Stage
 
 
 HOSTILE_ANSWERS = {
-    "more than its length": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
-    "more than its chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+    "more than its length": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+        b"okHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    ),
+    "more than its chunks": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n"
+        b"ok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    ),
     "a body for 204": b"HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nevil",
     "a body for 304": b"HTTP/1.1 304 Not Modified\r\n\r\nevil",
-    "length and coding": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nevil",
+    "length and coding": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nevil"
+    ),
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 4\r\n\r\nevil",
-    "upgrade unasked": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nevil",
+    "upgrade unasked": (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n"
+        b"Connection: upgrade\r\n\r\nevil"
+    ),
     "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\nevil",
     "a status of four digits": b"HTTP/1.1 2000 OK\r\nContent-Length: 4\r\n\r\nevil",
     "a status beyond 599": b"HTTP/1.1 999 OK\r\nContent-Length: 4\r\n\r\nevil",
-    "endless interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 50 + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+    "endless interims": (
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 50 + b"HTTP/1.1 200 OK\r\n"
+        b"Content-Length: 4\r\n\r\nevil"
+    ),
     "an endless head": b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 20_000 + b"evil",
     "a split header": b"HTTP/1.1 200 OK\r\nX-A: b\rContent-Length: 4\r\n\r\nevil",
 }  # fmt: skip
@@ -186,7 +224,10 @@ async def test_h2c_does_not_tunnel_to_the_agent(stage: Stage) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_requests_in_small_pieces(stage: Stage, size: int) -> None:
     route = stage.sandbox(await stage.guest())
-    raw = f"POST /a HTTP/1.1\r\n{to(route)}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nA;x\r\n0123456789\r\n0\r\n\r\n"
+    raw = (
+        f"POST /a HTTP/1.1\r\n{to(route)}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        f"A;x\r\n0123456789\r\n0\r\n\r\n"
+    )
     raw += "POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
     wire = await stage.wire()
     for start in range(0, len(raw), size):

@@ -127,6 +127,12 @@ class ControlChannel:
     def _protocol(self) -> Any:
         return self._transport.protocol
 
+    @property
+    def answering(self) -> bool:
+        """Whether the head of the current response has been sent."""
+        cycle = self._http.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
     def feed(self, data: bytes) -> None:
         self._protocol.data_received(data)
 

@@ -222,7 +222,7 @@ class Exchange:
 
     def withdraw(self) -> None:
         """The sandbox is gone."""
-        if self._started:
+        if self.started:
             self._cut()
         else:
             self._proxy.stats.refused_not_found += 1
@@ -231,7 +231,7 @@ class Exchange:
     # The response, from the guest.
 
     @property
-    def _started(self) -> bool:
+    def started(self) -> bool:
         """Whether the client got the head of the guest's final answer."""
         return self._response is not None and self._response.phase is not HEAD
 
@@ -300,7 +300,7 @@ class Exchange:
         self._proxy.stats.upstream_errors += 1
         where = {"sandbox_id": self._target.sandbox_id, "port": self._target.port}
         log.debug("The guest's answer broke off: %s", why, extra=where)
-        if self._started:
+        if self.started:
             self._cut()
         else:
             self._fail(replies.broken_answer(self._target))

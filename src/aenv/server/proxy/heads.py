@@ -279,6 +279,10 @@ def _connect_response(head: ResponseHead, connection: bytes, upgrade: bytes) -> 
         head.plain = [line for line in head.plain if _name(line).lower() not in tokens]
 
 
+def has_empty_line(data: bytes | bytearray) -> bool:
+    return _EMPTY_LINE.search(data) is not None
+
+
 def _lenient_end(data: bytes) -> int:
     match = _EMPTY_LINE.search(data)
     return match.end() if match else -1

@@ -199,13 +199,18 @@ class ProxyProtocol(RequestReader):
         self._finished()
 
     def _refuse(self, reply: Reply) -> None:
-        """A request that turns out malformed while somebody answers it ends the connection."""
+        """A request may turn out malformed while it is served already, even answered."""
         exchange, self._exchange = self._exchange, None
-        if exchange is not None or (self._to_control and self._mode in (BODY, NEXT)):
-            self.proxy.stats.refused_malformed += 1
-            self.closing = True
-            if exchange is not None:
-                exchange.client_gone()
+        control, self._control = self._control, None
+        answering = False
+        if exchange is not None:
+            answering = exchange.started
+            exchange.client_gone()
+        elif control is not None:
+            answering = self._mode in (BODY, NEXT) and control.answering
+            control.lost(ConnectionAbortedError(reply.message))
+        if answering:
+            self._buffer.clear()
             self._cut(reset=False)
         else:
             super()._refuse(reply)

@@ -62,6 +62,8 @@ class RequestReader(Connection):
                     break
         finally:
             self._pumping = False
+        if self._eof and self._mode is HEAD:
+            self.transport.close()
 
     def _take_other(self, data: bytes) -> None:
         if self._mode is RAW or self._mode is CONTROL_RAW:
@@ -73,7 +75,7 @@ class RequestReader(Connection):
 
     def _take_head(self, data: bytes) -> bytes:
         """Begin the next request; return what follows its head."""
-        buffer = self._buffer
+        buffer, searched = self._buffer, 0
         if buffer:
             searched = max(0, len(buffer) - 3)
             buffer += data
@@ -84,7 +86,7 @@ class RequestReader(Connection):
                 buffer += data
                 self._set_deadline(self.proxy.settings.head_timeout)
         if end < 0:
-            self._await_head()
+            self._await_head(searched)
             return b""
         if buffer:
             data = bytes(buffer)
@@ -100,10 +102,10 @@ class RequestReader(Connection):
             self._refuse(Reply(error.status, error.message))
         return rest
 
-    def _await_head(self) -> None:
+    def _await_head(self, searched: int) -> None:
         if len(self._buffer) > self.proxy.settings.max_head_bytes:
             self._refuse(Reply(431, "The request head is too long"))
-        elif b"\n\n" in self._buffer:
+        elif self._buffer.find(b"\n\n", searched) >= 0:
             self._refuse(Reply(400, "The request head is not valid HTTP/1.1"))
 
     def _open(self, raw: bytes, *, last: bool) -> None:

@@ -15,6 +15,7 @@ from aenv.server.proxy.heads import (
     MalformedHeadError,
     RequestHead,
     ResponseHead,
+    has_empty_line,
     parse_response,
 )
 from aenv.server.proxy.rewriting import client_head, has_no_body
@@ -80,7 +81,7 @@ class Response:
         self._decoder: ChunkDecoder | None = None
         self._interim = 0
         self._left = 0
-        self._partial = b""
+        self._partial = bytearray()
         self._reencode = False
         self.phase = HEAD
         self.close = close
@@ -124,13 +125,17 @@ class Response:
 
     def _take_head(self, data: bytes) -> None:
         if self._partial:
-            data = self._partial + data
-            self._partial = b""
+            may_end = has_empty_line(self._partial[-3:] + data)
+            self._partial += data
+            if not may_end and len(self._partial) <= self._max_head:
+                return
+            data = bytes(self._partial)
+            self._partial.clear()
         found = parse_response(data)
         if (found[1] if found else len(data)) > self._max_head:
             raise MalformedHeadError("The response head is too long")
         if found is None:
-            self._partial = data
+            self._partial += data
             return
         head, end = found
         if head.status >= 600 or (head.status == 101 and not self._upgrade):
