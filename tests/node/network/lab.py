@@ -66,6 +66,7 @@ def entered() -> Iterator[Lab]:
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     assert _libc.unshare(namespaces.CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
     try:
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("0")  # else as the real host has it
         ip("link", "set", "lo", "up")
         ip("address", "add", f"{HOST_PUBLIC}/32", "dev", "lo")
         ip("netns", "add", name)

@@ -268,7 +268,7 @@ def _join_lan(netns: str) -> None:
 async def test_a_subnet_the_host_uses_is_refused_with_a_remedy(
     internet: lab.Lab, settings: Settings, host: Host
 ) -> None:
-    lab.ip("link", "add", "lan0", "type", "dummy")
+    lab.ip("link", "add", "lan0", "type", "bridge")
     lab.ip("address", "add", "10.93.7.1/24", "dev", "lan0")
     lab.ip("link", "set", "lan0", "up")
     pool = SlotPool(settings, host)

@@ -129,8 +129,9 @@ class LoopStore(SubvolumeStore):
         mounted = self._mounts.find(self.root)
         if mounted is None or not mounted.writable:
             raise HostSetupError(
-                f"The pool of disks {self._file} met an error and is read-only (see dmesg). End the "
-                f"sandboxes (aenv down --kill), then: umount {self.root}; btrfs check {self._file}"
+                f"The pool of disks {self._file} met an error and is read-only (see dmesg). "
+                f"End all sandboxes (aenv down --kill), then: umount {self.root} && "
+                f"btrfs check {self._file}"
             )
 
     def _fit(self) -> None:
