@@ -15,6 +15,7 @@ from aenv.node.host.port import (
     LoopDevices,
     Mount,
     Mounts,
+    Route,
     Volumes,
     VolumeUsage,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "LoopDevices",
     "Mount",
     "Mounts",
+    "Route",
     "VolumeUsage",
     "Volumes",
     "open_host",

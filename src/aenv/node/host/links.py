@@ -15,12 +15,12 @@ import socket
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aenv.node.host import namespaces
-from aenv.node.host.port import Links
+from aenv.node.host.port import Links, Route
 
 Result = TypeVar("Result")
 
@@ -103,17 +103,10 @@ class RootLinks(Links):
 
         return self._encode(fill)
 
-    def routes(self) -> list[tuple[IPv4Network, str]]:
-        return self._in_worker(self._routes)
-
-    def _routes(self) -> list[tuple[IPv4Network, str]]:
-        routes = []
-        for route in self._route_socket().get_routes(family=socket.AF_INET, table=254):
-            target, interface = route.get_attr("RTA_DST"), route.get_attr("RTA_OIF")
-            if target is not None and interface is not None:
-                name = _interface_name(interface)
-                routes.append((IPv4Network(f"{target}/{route['dst_len']}"), name))
-        return routes
+    def routes(self) -> list[Route]:
+        """Read from /proc: the server's start needs them, and pyroute2 takes 0.3 s to import."""
+        lines = Path("/proc/thread-self/net/route").read_text().splitlines()[1:]
+        return [route for line in lines if (route := _route(line)).network.prefixlen]
 
     def forget_connections(self, guest: str, keep: Callable[[str, int], bool] | None = None) -> int:
         return self._in_worker(functools.partial(self._forget_connections, guest, keep))
@@ -153,13 +146,6 @@ class RootLinks(Links):
         fill(batch)
         return bytes(batch.asyncore.batch)
 
-    def _route_socket(self) -> Any:
-        from pyroute2 import IPRoute
-
-        if "route" not in self._sockets:
-            self._sockets["route"] = IPRoute()
-        return self._sockets["route"]
-
     def _close_sockets(self) -> None:
         while self._sockets:
             self._sockets.popitem()[1].close()
@@ -172,11 +158,11 @@ def _length(address: IPv4Interface) -> int:
     return address.network.prefixlen
 
 
-def _interface_name(index: int) -> str:
-    try:
-        return socket.if_indextoname(index)
-    except OSError:
-        return ""
+def _route(line: str) -> Route:
+    """Interface, destination, gateway, flags, references, use, metric, mask: little-endian hex."""
+    words = line.split()
+    target, mask = (struct.pack("=I", int(word, 16)) for word in (words[1], words[7]))
+    return Route(IPv4Network((target, IPv4Address(mask).exploded)), words[0])
 
 
 def _origin(entry: Any) -> Any:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aenv.node.engine import Finding
 
@@ -133,6 +133,11 @@ class Volumes(ABC):
         """Grow the file system to the size of its device."""
 
 
+class Route(NamedTuple):
+    network: IPv4Network
+    interface: str
+
+
 class Links(ABC):
     """Network namespaces, interfaces, addresses, routes, connection tracking."""
 
@@ -163,8 +168,8 @@ class Links(ABC):
         """In ``netns``: ``lo`` up, ``eth0`` up with ``address`` and a default route. Idempotent."""
 
     @abstractmethod
-    def routes(self) -> list[tuple[IPv4Network, str]]:
-        """The host's IPv4 routes but the default one: network and interface."""
+    def routes(self) -> list[Route]:
+        """The host's IPv4 routes but the default one."""
 
     @abstractmethod
     def forget_connections(self, guest: str, keep: Callable[[str, int], bool] | None = None) -> int:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 
 from aenv.models.errors import HostSetupError
 from aenv.node.engine import Finding, Severity
-from aenv.node.host import Host, Links
+from aenv.node.host import Host, Links, Route
 from aenv.node.network.slot import INTERFACE_PREFIX, Layout, Slot
 
 
@@ -56,11 +56,11 @@ def is_alone(slot: Slot, links: Links) -> bool:
     )
 
 
-def _routes_inside(layout: Layout, links: Links) -> list[tuple[IPv4Network, str]]:
+def _routes_inside(layout: Layout, links: Links) -> list[Route]:
     return [
-        (network, interface)
-        for network, interface in links.routes()
-        if network.subnet_of(layout.subnet) and _is_foreign(interface)
+        route
+        for route in links.routes()
+        if route.network.subnet_of(layout.subnet) and _is_foreign(route.interface)
     ]
 
 

@@ -110,7 +110,8 @@ class SlotPool:
             self._write(claim)
             raise
         self._names.admit(slot.guest_ip, egress)
-        await self._cut(slot, egress)
+        if slot.index not in self._fresh:
+            await self._cut(slot, egress)
 
     async def release(self, slot: Slot) -> None:
         """Take it apart; idempotent. The sandbox must have ended."""
