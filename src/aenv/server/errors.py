@@ -32,7 +32,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AenvError, _of_ours)
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_surprise)
 
 
 def reply(error: AenvError) -> JSONResponse:
@@ -46,6 +45,11 @@ def reply(error: AenvError) -> JSONResponse:
     elif error.status == HTTPStatus.TOO_MANY_REQUESTS:
         headers = {"Should-Retry": "false"}
     return _json(error.status, error.message, error.code, headers, culprit=error.culprit.value)
+
+
+def surprise() -> JSONResponse:
+    """For what nobody foresaw. The traceback is in the log, under the request's id."""
+    return _json(500, "the server failed; its log tells why, under this X-Request-Id", "internal")
 
 
 def _json(
@@ -90,8 +94,3 @@ def _of_http(request: Request, error: Exception) -> JSONResponse:
         message = f"{request.method[:20]} is not allowed for {request.url.path[:200]}"
     code = "invalid_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal"
     return _json(status, message, code, dict(error.headers or {}), culprit=None)
-
-
-def _of_surprise(_: Request, _error: Exception) -> JSONResponse:
-    """The traceback is in the log, under the request's id."""
-    return _json(500, "the server failed; its log tells why, under this X-Request-Id", "internal")

@@ -63,7 +63,7 @@ def configure(*, level: int = logging.INFO, pretty: bool | None = None) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
-    for name in ("uvicorn", "alembic"):
+    for name in ("uvicorn", "alembic", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -55,7 +55,7 @@ class Observed:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -69,8 +69,11 @@ class Observed:
                 await self._app(scope, receive, sending)
             except Exception:
                 log.exception("request failed", method=scope["method"], route=_route(scope))
+                if status:
+                    raise
+                await errors.surprise()(scope, receive, sending)
             finally:
-                self._record(scope, status, time.perf_counter() - started, counted)
+                self._record(scope, status or 499, time.perf_counter() - started, counted)
 
     def _record(self, scope: Scope, status: int, seconds: float, counted: bool) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
 
 from aenv.models.errors import NotBuiltYetError
 
@@ -27,6 +27,8 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", "/sandboxes/{sandboxID}/snapshots", SNAPSHOTS),
     ("GET", "/snapshots", SNAPSHOTS),
     ("POST", "/sandboxes-cold", COLD),
+    ("POST", "/templates/tags", TAGS),
+    ("DELETE", "/templates/tags", TAGS),
     ("POST", "/v3/templates", BUILDS),
     ("POST", "/v2/templates", BUILDS),
     ("POST", "/templates", BUILDS),
@@ -38,8 +40,6 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/templates/{templateID}/builds/{buildID}/logs", BUILDS),
     ("PATCH", "/templates/{templateID}", BUILDS),
     ("PATCH", "/v2/templates/{templateID}", BUILDS),
-    ("POST", "/templates/tags", TAGS),
-    ("DELETE", "/templates/tags", TAGS),
     ("GET", "/templates/{templateID}/tags", TAGS),
     ("GET", "/templates/{templateID}/tags/count", TAGS),
     ("GET", "/templates/{templateID}/tags/exists", TAGS),
@@ -75,12 +75,19 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
 def router() -> APIRouter:
     found = APIRouter(tags=["not built yet"])
     for method, path, missing in ROUTES:
-        found.add_route(path, _refusing(missing), methods=[method], include_in_schema=False)
+        found.add_api_route(
+            path,
+            _refusing(missing),
+            methods=[method],
+            status_code=501,
+            response_model=None,
+            include_in_schema=False,
+        )
     return found
 
 
-def _refusing(missing: str):  # type: ignore[no-untyped-def]
-    async def refuse(_: Request) -> Response:
+def _refusing(missing: str) -> Callable[[], Awaitable[None]]:
+    async def refuse() -> None:
         raise NotBuiltYetError(missing)
 
     return refuse
