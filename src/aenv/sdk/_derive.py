@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,7 +20,7 @@ HEAD = '''"""The sync face, derived from the async one: ``python -m aenv.sdk._de
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -115,7 +117,7 @@ def _body(core: str, function: Function, returns: str, kinds: set[str]) -> list[
     call = f"{owner}.{function.name}"
     if "property" not in kinds:
         call += f"({_forwarded(function)})"
-    if returns.startswith("AsyncIterator["):
+    if returns.startswith("AsyncGenerator["):
         return [f"return iterate({call})"]
     if isinstance(function, ast.AsyncFunctionDef):
         call = f"run({call})"
@@ -149,6 +151,7 @@ def _docstring(node: ast.ClassDef | Function, indent: int) -> str:
 
 
 def _sync_type(text: str) -> str:
+    text = re.sub(r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]", text)
     return re.sub(r"\bAsync(\w+)", r"\1", text)
 
 
@@ -158,10 +161,8 @@ def _sync(name: str) -> str:
 
 def formatted(text: str) -> str:
     """Through ruff, as every file of ours."""
-    import subprocess
-
     return subprocess.run(
-        ["ruff", "format", "--stdin-filename", str(TARGET), "-"],
+        [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
         input=text,
         capture_output=True,
         text=True,

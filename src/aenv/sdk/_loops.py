@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any, TypeVar
 
 from aenv.models.errors import InvalidRequestError
@@ -32,7 +32,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def iterate(source: AsyncIterator[T]) -> Iterator[T]:
+def iterate(source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Pull an async iterator item by item; closing the iterator closes the source."""
     try:
         while True:
@@ -41,9 +41,7 @@ def iterate(source: AsyncIterator[T]) -> Iterator[T]:
                 return
             yield found[0]
     finally:
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            run(close())
+        run(_close(source))
 
 
 def threaded(callback: OutputCallback | None) -> OutputCallback | None:
@@ -59,7 +57,11 @@ def threaded(callback: OutputCallback | None) -> OutputCallback | None:
     return call
 
 
-async def _next(source: AsyncIterator[T]) -> tuple[T] | None:
+async def _close(source: AsyncGenerator[T, None]) -> None:
+    await source.aclose()
+
+
+async def _next(source: AsyncGenerator[T, None]) -> tuple[T] | None:
     """None at the end: a future cannot carry StopAsyncIteration."""
     try:
         return (await anext(source),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -38,7 +38,7 @@ class Watch:
         made._core = core
         return made
 
-    def __iter__(self) -> Iterator[FileEvent]:
+    def __iter__(self) -> Generator[FileEvent, None, None]:
         return iterate(self._core.__aiter__())
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Process:
     def stderr(self) -> str:
         return self._core.stderr
 
-    def events(self) -> Iterator[ProcessEvent]:
+    def events(self) -> Generator[ProcessEvent, None, None]:
         """Output as it comes, then one ``Exited``."""
         return iterate(self._core.events())
 
@@ -131,7 +131,7 @@ class Files:
     def read_bytes(self, path: str, *, user: str | None = None) -> bytes:
         return run(self._core.read_bytes(path, user=user))
 
-    def stream(self, path: str, *, user: str | None = None) -> Iterator[bytes]:
+    def stream(self, path: str, *, user: str | None = None) -> Generator[bytes, None, None]:
         """The file in pieces, for what does not fit in memory."""
         return iterate(self._core.stream(path, user=user))
 
@@ -413,7 +413,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         stdin: str | bytes | None = None,
-    ) -> Iterator[ProcessEvent]:
+    ) -> Generator[ProcessEvent, None, None]:
         """Run a command and yield ``Started``, ``Output``…, ``Exited``. Leaving early kills it."""
         return iterate(
             self._core.stream(command, user=user, cwd=cwd, env=env, timeout=timeout, stdin=stdin)
@@ -513,7 +513,9 @@ class Sandbox:
         """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
         return run(self._core.logs(limit=limit, search=search))
 
-    def follow_logs(self, *, limit: int = 1000, search: str | None = None) -> Iterator[LogLine]:
+    def follow_logs(
+        self, *, limit: int = 1000, search: str | None = None
+    ) -> Generator[LogLine, None, None]:
         """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
         return iterate(self._core.follow_logs(limit=limit, search=search))
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol, cast
 
-from aenv.models.errors import HostileArchiveError
+from aenv.models.errors import ConflictError, HostileArchiveError
 
 Progress = Callable[[str, int], None]
 """Called with a path and the bytes just copied for it; from a worker thread."""
@@ -27,7 +27,13 @@ _CHUNK = 256 << 10
 Parts = tuple[str, ...]
 
 
-def pack(source: Path, name: str, stream: IO[bytes], progress: Progress | None = None) -> None:
+class Sink(Protocol):
+    """Where a tar stream goes, in order."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+def pack(source: Path, name: str, sink: Sink, progress: Progress | None = None) -> None:
     """Write ``source`` under the top-level ``name``; symlinks stay, owners are left out."""
 
     def told(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -38,7 +44,7 @@ def pack(source: Path, name: str, stream: IO[bytes], progress: Progress | None =
         return member
 
     with tarfile.open(
-        fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK
+        fileobj=cast("IO[bytes]", sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK
     ) as archive:
         archive.add(source, arcname=name, filter=told)
 
@@ -168,6 +174,8 @@ def _set_mtime(descriptor: int, mtime: float) -> None:
 
 def _unlink(name: str, folder: int) -> None:
     with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise ConflictError(f"{name!r} is a folder already; a file does not replace it")
         os.unlink(name, dir_fd=folder)
 
 

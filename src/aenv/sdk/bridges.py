@@ -38,18 +38,14 @@ class Pulled(io.RawIOBase):
         return size
 
 
-class Pushed(io.RawIOBase):
-    """A writable that hands its bytes to ``push``."""
+class Pushed:
+    """A writable that hands its bytes to ``push``. It has no buffer that would want flushing."""
 
     def __init__(self, push: Callable[[bytes], Awaitable[None]]) -> None:
         self._push = push
         self._loop = asyncio.get_running_loop()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, buffer: Buffer) -> int:
-        data = bytes(buffer)
+    def write(self, data: bytes) -> int:
         _on(self._loop, self._push(data))
         return len(data)
 

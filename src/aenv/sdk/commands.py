@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 
 from aenv.models.errors import AenvError, CommandError, CommandFailedError, NotFoundError
 from aenv.sdk import processes
@@ -34,12 +34,13 @@ async def execute(
     collected = Collected()
     end: Exited | None = None
     try:
-        async for event in stream(agent, launch, stdin=stdin):
-            if isinstance(event, Output):
-                collected.add(event)
-                await listeners.hear(event)
-            elif isinstance(event, Exited):
-                end = event
+        async with aclosing(stream(agent, launch, stdin=stdin)) as events:
+            async for event in events:
+                if isinstance(event, Output):
+                    collected.add(event)
+                    await listeners.hear(event)
+                elif isinstance(event, Exited):
+                    end = event
     except CommandError as error:
         error.stdout, error.stderr = collected.stdout, collected.stderr
         raise
@@ -59,16 +60,17 @@ async def execute(
 
 async def stream(
     agent: Agent, launch: Launch, *, stdin: bytes | None = None
-) -> AsyncIterator[ProcessEvent]:
+) -> AsyncGenerator[ProcessEvent, None]:
     """``Started``, ``Output``…, ``Exited``."""
     process = await processes.start(agent, launch)
     ended = False
     feeder = asyncio.create_task(_feed(process, stdin)) if stdin is not None else None
     try:
         yield Started(process.pid)
-        async for event in process.events():
-            ended = isinstance(event, Exited)
-            yield event
+        async with aclosing(process.events()) as events:
+            async for event in events:
+                ended = isinstance(event, Exited)
+                yield event
     finally:
         if feeder is not None:
             feeder.cancel()

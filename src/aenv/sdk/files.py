@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +33,7 @@ class AsyncFiles:
         parts = [chunk async for chunk in self.stream(path, user=user)]
         return b"".join(parts)
 
-    async def stream(self, path: str, *, user: str | None = None) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """The file in pieces, for what does not fit in memory."""
         async with self._agent.download("/files", params=_query(path, user)) as answer:
             async for chunk in answer.aiter_bytes(_CHUNK):

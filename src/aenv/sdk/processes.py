@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from aenv.models.errors import (
@@ -61,15 +61,16 @@ class AsyncProcess:
     def stderr(self) -> str:
         return self._kept.stderr.decode("utf-8", "replace")
 
-    async def events(self) -> AsyncIterator[ProcessEvent]:
+    async def events(self) -> AsyncGenerator[ProcessEvent, None]:
         """Output as it comes, then one ``Exited``."""
         if self._reader is not None:
             raise InvalidRequestError(
                 "a background process is read already; use .stdout, on_stdout, or stream()"
             )
         with _deadline_named(self._launch):
-            async for event in _events(self._replies):
-                yield event
+            async with aclosing(_events(self._replies)) as events:
+                async for event in events:
+                    yield event
 
     async def wait(self, timeout: float | None = None) -> CommandResult:
         """Wait for the end. ``timeout`` ends only the waiting: the process runs on."""
@@ -128,12 +129,13 @@ class AsyncProcess:
     async def _read(self, listeners: Listeners) -> Exited:
         end: Exited | None = None
         with _deadline_named(self._launch):
-            async for event in _events(self._replies):
-                if isinstance(event, Output):
-                    self._kept.add(event)
-                    await listeners.hear(event)
-                elif isinstance(event, Exited):
-                    end = event
+            async with aclosing(_events(self._replies)) as events:
+                async for event in events:
+                    if isinstance(event, Output):
+                        self._kept.add(event)
+                        await listeners.hear(event)
+                    elif isinstance(event, Exited):
+                        end = event
         await listeners.finish()
         assert end is not None
         return end
@@ -159,7 +161,9 @@ async def attach(agent: Agent, pid: int) -> AsyncProcess:
 
 
 def in_background(
-    process: AsyncProcess, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None
+    process: AsyncProcess,
+    on_stdout: OutputCallback | None = None,
+    on_stderr: OutputCallback | None = None,
 ) -> AsyncProcess:
     process._read_in_background(Listeners(on_stdout, on_stderr))
     return process
@@ -182,7 +186,7 @@ async def _first(replies: AsyncGenerator[dict[str, Any], None], launch: Launch) 
 
 async def _events(
     replies: AsyncGenerator[dict[str, Any], None],
-) -> AsyncIterator[Output | Exited]:
+) -> AsyncGenerator[Output | Exited, None]:
     """Read to the very end of the stream, so that its connection can be used again."""
     ended = False
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -183,12 +184,13 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         stdin: str | bytes | None = None,
-    ) -> AsyncIterator[ProcessEvent]:
+    ) -> AsyncGenerator[ProcessEvent, None]:
         """Run a command and yield ``Started``, ``Output``…, ``Exited``. Leaving early kills it."""
         launch = Launch(command, user, cwd, env, timeout, stdin=stdin is not None)
         raw = stdin.encode() if isinstance(stdin, str) else stdin
-        async for event in commands.stream(self._agent, launch, stdin=raw):
-            yield event
+        async with aclosing(commands.stream(self._agent, launch, stdin=raw)) as events:
+            async for event in events:
+                yield event
 
     async def spawn(
         self,
@@ -282,10 +284,12 @@ class AsyncSandbox:
 
     async def follow_logs(
         self, *, limit: int = 1000, search: str | None = None
-    ) -> AsyncIterator[LogLine]:
+    ) -> AsyncGenerator[LogLine, None]:
         """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
-        async for line in logs.follow(self._client, self._id, limit=limit, search=search):
-            yield line
+        lines = logs.follow(self._client, self._id, limit=limit, search=search)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
 
     async def set_timeout(self, seconds: int) -> None:
         """Let it end so many seconds from now, sooner or later than before."""

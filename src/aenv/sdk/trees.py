@@ -11,7 +11,8 @@ import io
 import os
 import posixpath
 import tarfile
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from aenv.models.errors import (
@@ -90,22 +91,13 @@ async def _tar_in(
 ) -> None:
     launch = Launch([*_TAR, "-xpof", "-", "-C", folder], user=user, stdin=True)
     process = await _started(agent, launch)
-    outcome = asyncio.create_task(process.wait())
-    stream = io.BufferedWriter(Pushed(process.send_stdin), STDIN_CHUNK)
-
-    def work() -> None:
-        pack(source, name, stream, progress)
-        stream.flush()
-
-    try:
-        await in_thread(work, abort=process.kill)
-        await process.close_stdin()
-    except NotFoundError:
-        pass  # tar ended before it had read everything; its exit says why
-    except BaseException:
-        outcome.cancel()
-        raise
-    result = await outcome
+    processes.in_background(process)
+    sink = Pushed(process.send_stdin)
+    async with _released(process):
+        with suppress(NotFoundError):  # tar ended without reading everything; its exit says why
+            await in_thread(lambda: pack(source, name, sink, progress), abort=process.kill)
+            await process.close_stdin()
+        result = await process.wait()
     _check(result.exit_code, result.stderr_bytes, f"copy {source} to {folder}/{name}")
 
 
@@ -130,16 +122,25 @@ async def _tar_out(agent: Agent, folder: str, copy: Extraction, user: str | None
 
     stream = io.BufferedReader(Pulled(pull), STDIN_CHUNK)
     what = f"copy {folder}/{copy.root}"
-    try:
-        await in_thread(lambda: copy.unpack(stream), abort=process.kill)
-    except tarfile.TarError as error:
+    damage: Exception | None = None
+    async with _released(process), aclosing(events):
+        try:
+            await in_thread(lambda: copy.unpack(stream), abort=process.kill)
+        except tarfile.TarError as error:
+            damage = error
         while await pull():
             pass
-        _check(code, bytes(stderr), what)
-        raise PolicyError(f"the sandbox sent a damaged archive: {error}") from error
-    while await pull():
-        pass
     _check(code, bytes(stderr), what)
+    if damage is not None:
+        raise PolicyError(f"the sandbox sent a damaged archive: {damage}") from damage
+
+
+@asynccontextmanager
+async def _released(process: AsyncProcess) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await process.disconnect()
 
 
 async def _started(agent: Agent, launch: Launch) -> AsyncProcess:

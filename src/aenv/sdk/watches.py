@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +17,7 @@ class AsyncWatch:
     def __init__(self, replies: AsyncGenerator[dict[str, Any], None]) -> None:
         self._replies = replies
 
-    async def __aiter__(self) -> AsyncIterator[FileEvent]:
+    async def __aiter__(self) -> AsyncGenerator[FileEvent, None]:
         async for reply in self._replies:
             event = _event(reply).get("filesystem")
             if event:
