@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,18 +29,17 @@ def base_template(tmp_path_factory: pytest.TempPathFactory) -> None:
     if os.geteuid() != 0:
         pytest.fail("the end-to-end tests need root; run them as root")
     server = LiveServer(tmp_path_factory.mktemp("build"))
-    subprocess.run(
-        [sys.executable, "-m", "aenv.cli.main", "template", "build", "base"],
-        env=server.env,
-        check=True,
-        timeout=BUILD_TIMEOUT,
-    )
+    server.start()
+    try:
+        server.aenv("template", "build", "base", timeout=BUILD_TIMEOUT)
+    finally:
+        server.down()
 
 
 @pytest.fixture(scope="session")
 def server(base_template: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One server for all tests that do not end it. It must leave nothing."""
-    server = LiveServer(tmp_path_factory.mktemp("live"))
+    server = LiveServer(tmp_path_factory.mktemp("live"), {"AENV_DEFAULTS_DISK_MB": "512"})
     server.start()
     yield server
     server.down()

@@ -48,6 +48,14 @@ async def test_a_created_sandbox_is_initialised_and_described(bench: Bench, node
     assert init["envVars"] == {"LANG": "C.UTF-8", "A": "1"}
     assert init["dnsServers"] == ["10.93.0.1"]
     assert f"10.93.0.2 {spec.sandbox_id}" in init["hosts"]
+    assert "defaultWorkdir" not in init
+
+
+async def test_a_template_may_name_a_working_directory(bench: Bench, node: LocalNode):
+    bench.images.ready["app"] = replace(BASE, name="app", workdir="/app")
+    spec = make_spec(template="app")
+    await node.create(spec)
+    assert bench.engine.machines[spec.sandbox_id].agent.inits[0]["defaultWorkdir"] == "/app"
 
 
 async def test_the_host_ca_is_named_to_every_common_client_when_injected(bench: Bench):

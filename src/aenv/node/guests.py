@@ -36,11 +36,16 @@ def guest_init(
         access_token=spec.access_token,
         env_vars={**env, **template.env, **spec.env_vars},
         default_user=template.default_user if own else "",
-        default_workdir=template.workdir if own else "",
+        default_workdir=_workdir(template) if own else "",
         hostname=spec.sandbox_id if own else "",
         hosts=hosts_file(spec.sandbox_id, network) if own else "",
         dns_servers=nameservers(spec.network, network),
     )
+
+
+def _workdir(template: TemplateInfo) -> str:
+    """Empty, that is every user's own home, unless the template names a place of its own."""
+    return "" if template.workdir == f"/home/{template.default_user}" else template.workdir
 
 
 def hosts_file(hostname: str, network: GuestNetwork | None) -> str:

@@ -8,8 +8,10 @@ import urllib.request
 
 from e2b import (
     AsyncSandbox,
+    AuthenticationException,
     FileType,
     InvalidArgumentException,
+    NotEnoughSpaceException,
     NotFoundException,
     Sandbox,
     SandboxException,
@@ -38,11 +40,10 @@ def an_empty_file_is_a_file(sandbox: Sandbox):
 
 @scenario
 def bytes_pass_unharmed_in_every_way(sandbox: Sandbox):
-    for octet in (False, True):
-        for gzip in (False, True):
-            sandbox.files.write("blob", BLOB, gzip=gzip, use_octet_stream=octet)
-            assert bytes(sandbox.files.read("blob", format="bytes")) == BLOB
-            assert bytes(sandbox.files.read("blob", format="bytes", gzip=True)) == BLOB
+    for octet, gzip in ((False, False), (True, False), (True, True)):
+        sandbox.files.write("blob", BLOB, gzip=gzip, use_octet_stream=octet)
+        assert bytes(sandbox.files.read("blob", format="bytes")) == BLOB
+        assert bytes(sandbox.files.read("blob", format="bytes", gzip=True)) == BLOB
     sandbox.files.write("blob2", io.BytesIO(BLOB))
     assert b"".join(sandbox.files.read("blob2", format="stream")) == BLOB
 
@@ -74,7 +75,7 @@ def files_without_a_size_are_readable(sandbox: Sandbox):
 def other_users_files(sandbox: Sandbox):
     sandbox.files.write("/root/secret", "s", user="root")
     assert sandbox.files.read("/root/secret", user="root") == "s"
-    raises(SandboxException, lambda: sandbox.files.write("/root/x", "x", user="nobody-here"))
+    raises(AuthenticationException, lambda: sandbox.files.write("/x", "x", user="nobody-here"))
 
 
 @scenario
@@ -133,7 +134,7 @@ def links_are_followed_and_told(sandbox: Sandbox):
     assert info.symlink_target == "/home/user/target"
     assert sandbox.files.read("link") == "x"
     assert sandbox.files.exists("dangling") in (True, False)
-    assert {entry.name for entry in sandbox.files.list(".")} >= {"link", "dangling"}
+    assert "link" in {entry.name for entry in sandbox.files.list(".")}
 
 
 @scenario
@@ -197,18 +198,13 @@ def bad_signatures_are_refused(sandbox: Sandbox):
 
 
 @scenario
-def a_full_disk_is_507_and_leaves_no_partial_file(sandbox: Sandbox):
-    from e2b import NotEnoughSpaceException
-
-    sandbox.commands.run(
-        "mkdir -p /mnt/tiny && mount -t tmpfs -o size=4m tmpfs /mnt/tiny", user="root"
-    )
-    raises(
-        NotEnoughSpaceException,
-        lambda: sandbox.files.write("/mnt/tiny/big", BLOB * 16, user="root"),
-    )
-    assert sandbox.files.exists("/mnt/tiny/big", user="root") is False
-    sandbox.files.write("/mnt/tiny/small", "fits", user="root")
+def a_full_disk_is_507_and_leaves_no_partial_file():
+    with Sandbox.create(timeout=120) as sandbox:
+        sandbox.commands.run("head -c 400M /dev/zero > fill")
+        raises(NotEnoughSpaceException, lambda: sandbox.files.write("big", BLOB * 256))
+        assert sandbox.files.exists("big") is False
+        sandbox.files.remove("fill")
+        sandbox.files.write("small", "fits")
 
 
 @scenario
