@@ -21,6 +21,7 @@ PROTOCOL = 1
 _REPLY_TIMEOUT = 15.0
 _RETRY = 1.0
 _READY_TIMEOUT = 30.0
+_REPEATABLE = frozenset({"status", "records", "signal", "output", "forget", "drop", "retire"})
 
 
 class SupervisorLostError(EngineError):
@@ -86,8 +87,7 @@ class SupervisorClient:
     async def close(self) -> None:
         if self._session is not None:
             self._session.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._session
+            await asyncio.wait({self._session})
             self._session = None
 
     async def run(
@@ -224,6 +224,10 @@ class SupervisorClient:
         try:
             async with asyncio.timeout(timeout):
                 reply = await self._exchange(operation, arguments or {})
+        except SupervisorLostError:
+            if operation not in _REPEATABLE:
+                raise
+            return await self._ask(operation, timeout=timeout, arguments=arguments)
         except TimeoutError:
             message = f"the supervisor did not answer {operation!r} within {timeout:g} s"
             raise EngineError(message) from None
@@ -232,16 +236,20 @@ class SupervisorClient:
         return reply
 
     async def _exchange(self, operation: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-        assert self._writer is not None
+        writer = self._writer
+        assert writer is not None
         number = next(self._ids)
         future: Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._replies[number] = future
         try:
             line = json.dumps({"id": number, "op": operation, **arguments})
-            self._writer.write(line.encode() + b"\n")
-            await self._writer.drain()
+            writer.write(line.encode() + b"\n")
+            await writer.drain()
             return await future
         except ConnectionError as error:
+            if writer is self._writer:  # the reader has not noticed yet
+                self._connected.clear()
+                writer.close()
             raise SupervisorLostError(f"the supervisor is gone: {error}") from error
         finally:
             self._replies.pop(number, None)

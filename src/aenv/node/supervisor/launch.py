@@ -12,6 +12,7 @@ from aenv.models.errors import HostSetupError
 
 SOCKET = "supervisor.sock"
 _START_TIMEOUT = 20.0
+_ANSWER_POLL = 0.05
 _LINE_LIMIT = 16 << 20
 _ALREADY_RUNS = 3
 _BOOTSTRAP = (
@@ -39,25 +40,24 @@ async def start_or_connect(folder: Path, idle: float) -> tuple[StreamReader, Str
     will not come up.
     """
     deadline = asyncio.get_running_loop().time() + _START_TIMEOUT
-    problem = ""
     while True:
         try:
             return await connect(folder)
         except (FileNotFoundError, ConnectionRefusedError):
-            problem = await _launch(folder, idle)
+            started = await _launch(folder, idle)
         except OSError as error:
-            problem = str(error)
+            raise HostSetupError(f"cannot reach the supervisor of {folder}: {error}") from error
+        if started:
+            continue
         if asyncio.get_running_loop().time() > deadline:
-            reason = problem or "no answer"
             raise HostSetupError(
-                f"the supervisor did not start: {reason}; see {folder}/supervisor.log"
+                f"another supervisor holds {folder} but does not answer; see supervisor.log there"
             )
-        if problem:
-            await asyncio.sleep(0.05)
+        await asyncio.sleep(_ANSWER_POLL)
 
 
-async def _launch(folder: Path, idle: float) -> str:
-    """Empty on success, else why not. Secrets in our environment stay with us."""
+async def _launch(folder: Path, idle: float) -> bool:
+    """False: another one is coming up or going. Secrets in our environment stay with us."""
     environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -76,6 +76,7 @@ async def _launch(folder: Path, idle: float) -> str:
         if process.returncode is None:
             process.kill()
         raise
-    if code == _ALREADY_RUNS:
-        return "another one holds the lock but does not answer"
-    return "" if code == 0 else errors.decode(errors="replace").strip() or f"exit code {code}"
+    if code not in (0, _ALREADY_RUNS):
+        reason = errors.decode(errors="replace").strip().splitlines() or [f"exit code {code}"]
+        raise HostSetupError(f"the supervisor of {folder} did not start: {reason[-1]}")
+    return code == 0

@@ -209,20 +209,20 @@ class GVisorEngine(Engine):
         parts = self._parts
 
         async def lease() -> None:
-            made.slot = await finish(parts.slots.lease(spec.sandbox_id))
+            made.slot = await parts.slots.lease(spec.sandbox_id)
             await parts.slots.apply(made.slot, spec.network)
 
         async def create_disk() -> None:
-            made.disk = await finish(
-                parts.disks.create(spec.sandbox_id, spec.rootfs.lowers, spec.resources.disk_mb)
-            )
+            size = spec.resources.disk_mb
+            made.disk = await parts.disks.create(spec.sandbox_id, spec.rootfs.lowers, size)
             await asyncio.to_thread(keep_tmp_on_disk, made.disk.merged)
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(lease())
-            group.create_task(create_disk())
+            group.create_task(finish(lease()))
+            group.create_task(finish(create_disk()))
             if parts.cgroups.available:
-                group.create_task(parts.cgroups.create(spec.sandbox_id, spec.resources))
+                limit = parts.cgroups.create(spec.sandbox_id, spec.resources)
+                group.create_task(finish(limit))
 
     def _write(
         self, bundle: Bundle, spec: MachineSpec, slot: Slot, disk: Disk, facts: Facts

@@ -75,9 +75,7 @@ class ProcessMachine(Machine):
 
     async def exec(self, argv: Sequence[str], *, timeout: float = 30) -> ExecResult:
         self._require_alive()
-        home = str(self._home.home)
-        command = ["/usr/bin/env", f"HOME={home}", *argv]
-        result = await self._supervisor.run(command, timeout=timeout, cwd=self._home.home)
+        result = await self._supervisor.run(argv, timeout=timeout, cwd=self._home.home)
         if result.timed_out:
             raise EngineError(f"`{argv[0]}` did not end within {timeout:g} s")
         code = 128 + result.signal if result.signal is not None else result.code or 0
