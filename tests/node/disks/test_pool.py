@@ -256,3 +256,55 @@ async def test_when_the_pool_is_full_for_good_the_small_ones_go_on(
     while greedy.usage().limit_bytes != 4096 << 20:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.05)
+
+
+async def test_a_data_folder_on_btrfs_needs_no_file(
+    settings: Settings, host: Host, tmp_path: Path, lower: Path, identify: Identify
+) -> None:
+    file, data = tmp_path / "disk", settings.folders.data
+    data.mkdir()
+    host.loops.allocate(file, 512 << 20)
+    host.volumes.format(file)
+    with host.loops.attach(file) as device:
+        host.mounts.device(device, data, kind="btrfs")
+    pool = DiskPool(make_settings(tmp_path, reserve_mb=16), host)
+    try:
+        await pool.start()
+        assert pool.kind is PoolKind.BTRFS
+        disk = await pool.create(identify("a"), [lower], 32)
+        refused = await asyncio.to_thread(fill, disk.merged, 48)
+        assert refused is not None
+        assert refused.errno == errno.EDQUOT
+        await disk.destroy()
+        assert sorted(path.name for path in data.iterdir()) == ["disks"]
+    finally:
+        await pool.reap(frozenset())
+        await pool.close()
+        host.mounts.unmount(data)
+
+
+async def test_plain_folders_count_what_is_in_them(
+    tmp_path: Path, lower: Path, identify: Identify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without mkfs.btrfs there are no limits, and that is said."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    settings = make_settings(tmp_path)
+    host = open_host(settings)
+    pool = DiskPool(settings, host)
+    await pool.start()
+    try:
+        assert pool.kind is PoolKind.DIRECTORY
+        assert "mkfs.btrfs is missing" in (await pool.findings())[0].summary
+        disk = await pool.create(identify("a"), [lower], 1)
+        assert await asyncio.to_thread(fill, disk.merged, 4) is None
+        deadline = asyncio.get_running_loop().time() + 5
+        while disk.usage().used_bytes < 4 << 20:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.02)
+        assert disk.usage().limit_bytes == 0
+        await disk.destroy()
+        assert mounts_under(host, tmp_path) == []
+    finally:
+        await pool.reap(frozenset())
+        await pool.close()
+        host.close()

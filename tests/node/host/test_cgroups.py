@@ -71,6 +71,7 @@ async def test_memory_beyond_the_limit_is_the_sandboxs_end_not_the_hosts(cgroups
     await cgroups.create(SANDBOX, RESOURCES)
     process = spawn(cgroups, SANDBOX, "kept = b'x' * (100 << 20)")
     assert await asyncio.to_thread(process.wait, 20) == -9
+    assert (await cgroups.stats(SANDBOX)).oom_kills == 1
 
 
 @pytest.mark.root
@@ -145,9 +146,11 @@ async def test_a_v2_tree_gets_controllers_enabled_on_the_way_down(tmp_path: Path
     (group / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
     (group / "memory.current").write_text("1000")
     (group / "memory.stat").write_text("anon 1\ninactive_file 300\n")
+    (group / "memory.events").write_text("max 9\noom_kill 2\n")
     (group / "pids.current").write_text("7")
     stats = await cgroups.stats(SANDBOX)
     assert (stats.cpu_seconds, stats.memory_bytes, stats.pids) == (2.5, 700, 7)
+    assert stats.oom_kills == 2
 
 
 async def test_a_host_without_controllers_says_so(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ async def test_the_table_comes_back_when_somebody_flushes_the_ruleset(
     slot = await pool.lease(SANDBOX)
     await pool.apply(slot, NetworkPolicy(deny_out=(OTHER_PUBLIC,)))
     host.firewall.load("flush ruleset")
-    await eventually(lambda: f"slot_{slot.index}" in rules(), within=8)
+    await eventually(lambda: f"slot_{slot.index}" in rules(), within=2)  # told, not polled
     assert await reaches(slot.netns, PUBLIC, 80)
     assert not await reaches(slot.netns, OTHER_PUBLIC, 80)
 
@@ -300,3 +300,35 @@ async def test_an_opening_the_operator_took_back_closes_its_sandbox(
     async with started(after) as again:
         assert await again.adopt(SANDBOX) == slot
         assert not await reaches(slot.netns, PUBLIC, 80)
+
+
+async def test_bridges_of_others_are_forwarded_once_the_operator_says_so(
+    internet: lab.Lab, host: Host, tmp_path: Path
+) -> None:
+    """Docker started after us finds forwarding on and cannot know that it is for slots only."""
+    lab.ip("link", "add", "docker0", "type", "bridge")
+    lab.ip("netns", "add", internet.internet + "-lan")
+    try:
+        _join_lan(internet.internet + "-lan")
+        async with started(make_settings(tmp_path, "one")) as pool:
+            slot = await pool.lease(SANDBOX)
+            assert not await reaches(internet.internet + "-lan", PUBLIC, 80)
+            found = [f for f in await pool.findings() if f.severity is Severity.WARNING]
+            assert ["docker0" in finding.summary for finding in found] == [True]
+            assert await pool.fix() == ["forward packets of other bridges too"]
+            assert await reaches(internet.internet + "-lan", PUBLIC, 80)
+            assert await reaches(slot.netns, PUBLIC, 80)
+            assert {f.severity for f in await pool.findings()} == {Severity.OK}
+        assert host.kernel.ip_forward()
+    finally:
+        lab.namespaces.remove(internet.internet + "-lan")
+
+
+async def test_a_failed_start_leaves_the_host_as_it_was(
+    internet: lab.Lab, settings: Settings, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    pool = SlotPool(settings, host)
+    with pytest.raises(HostSetupError, match=r"nft is missing.*apt-get install nftables"):
+        await pool.start()
+    assert not host.kernel.ip_forward()

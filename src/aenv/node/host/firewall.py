@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aenv.models.errors import HostSetupError
 from aenv.node.host.port import Firewall
 
 _TIMEOUT = 10
+_NETLINK_NETFILTER = 12
+_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
 
 
 class RootFirewall(Firewall):
@@ -19,6 +24,14 @@ class RootFirewall(Firewall):
 
     def tables(self) -> list[str]:
         return [line.removeprefix("table ") for line in self._run(["list", "tables"]).splitlines()]
+
+    @contextmanager
+    def changes(self) -> Iterator[socket.socket]:
+        kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with socket.socket(socket.AF_NETLINK, kind, _NETLINK_NETFILTER) as events:
+            events.bind((0, 0))
+            events.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES)
+            yield events
 
     def ruleset(self) -> list[dict[str, Any]]:
         answer = json.loads(self._run(["-j", "list", "ruleset"]) or "{}")

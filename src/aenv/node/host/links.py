@@ -87,6 +87,15 @@ class RootLinks(Links):
     def veth_list(self, prefix: str) -> list[str]:
         return sorted(name for _, name in socket.if_nameindex() if name.startswith(prefix))
 
+    def bridges(self) -> list[str]:
+        return self._in_worker(self._bridges)
+
+    def _bridges(self) -> list[str]:
+        from pyroute2 import IPRoute
+
+        with IPRoute() as route:
+            return sorted(link.get_attr("IFLA_IFNAME") for link in route.get_links(kind="bridge"))
+
     def guest_configure(self, netns: str, address: IPv4Interface, gateway: str) -> None:
         def inside() -> None:
             index = socket.if_nametoindex(_GUEST_INTERFACE)

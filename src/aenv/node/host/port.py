@@ -11,6 +11,7 @@ kernel refuses.
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -164,6 +165,10 @@ class Links(ABC):
     def veth_list(self, prefix: str) -> list[str]: ...
 
     @abstractmethod
+    def bridges(self) -> list[str]:
+        """Bridges on this host (containers and virtual machines of others)."""
+
+    @abstractmethod
     def guest_configure(self, netns: str, address: IPv4Interface, gateway: str) -> None:
         """In ``netns``: ``lo`` up, ``eth0`` up with ``address`` and a default route. Idempotent."""
 
@@ -184,6 +189,10 @@ class Firewall(ABC):
     @abstractmethod
     def tables(self) -> list[str]:
         """Family and name of every table."""
+
+    @abstractmethod
+    def changes(self) -> AbstractContextManager[socket.socket]:
+        """A non-blocking socket that has something to read when somebody changes the ruleset."""
 
     @abstractmethod
     def ruleset(self) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ _SYNC = 0x9408
 _INO_LOOKUP = 0xD0009412
 _FS_INFO = 0x8400941F
 _QUOTA_CTL = 0xC0109428
+_QUOTA_RESCAN = 0x4040942C
 _QGROUP_CREATE = 0x4010942A
 _QGROUP_LIMIT = 0x8030942B
 _FIRST_FREE_INODE = 256
@@ -64,6 +65,17 @@ class RootVolumes(Volumes):
     def enable_quota(self, path: Path) -> None:
         with _opened(path) as fd:
             fcntl.ioctl(fd, _QUOTA_CTL, bytearray(struct.pack("=QQ", _QUOTA_ENABLE, 0)))
+            groups = Path("/sys/fs/btrfs") / str(_filesystem_id(fd)) / "qgroups"
+            if _number(groups / "inconsistent"):
+                self._count_again(fd)
+
+    def _count_again(self, fd: int) -> None:
+        """Counts may be off after a crash; counting runs in the background."""
+        try:
+            fcntl.ioctl(fd, _QUOTA_RESCAN, bytearray(64))
+        except OSError as error:
+            if error.errno != errno.EINPROGRESS:
+                raise
 
     def create(self, path: Path) -> None:
         with _opened(path.parent) as parent:

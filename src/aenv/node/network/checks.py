@@ -38,6 +38,19 @@ def findings(layout: Layout, host: Host) -> list[Finding]:
     ]
 
 
+def bridge_findings(bridges: list[str]) -> list[Finding]:
+    """``bridges``: those of others that only our guard keeps from forwarding."""
+    return [
+        Finding(
+            "network",
+            Severity.WARNING,
+            f"forwarding was off before aenv and is on for sandboxes only: {bridge} has no network",
+            "aenv doctor --fix",
+        )
+        for bridge in bridges
+    ]
+
+
 def taken_networks(layout: Layout, links: Links) -> set[IPv4Network]:
     """Slots that others hold although the registry does not know (another run folder)."""
     return {

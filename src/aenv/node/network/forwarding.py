@@ -20,24 +20,32 @@ class Forwarding:
         self._links = host.links
         self._registry = registry
 
-    def enable(self) -> bool:
-        """Switch it on; True if it is on because of us (this instance or one before it)."""
+    def is_ours(self) -> bool:
+        """Whether it is on because of us (this instance or one before it), or will be."""
+        return self.is_remembered() or not self._kernel.ip_forward()
+
+    def enable(self) -> None:
         with self._registry.locked():
             if not self._kernel.ip_forward():
                 self._file.write_text(json.dumps({"boot_id": self._kernel.boot_id()}))
                 self._kernel.set_ip_forward(True)
-            return self._is_ours()
+
+    def concede(self) -> None:
+        """Others on this host need it as well: leave it on, and no longer forward for us only."""
+        with self._registry.locked():
+            self._file.unlink(missing_ok=True)
 
     def restore(self) -> None:
         """Switch it off again, if we switched it on and no other instance needs it."""
         with self._registry.locked():
-            if not self._is_ours() or self._registry.others_present():
+            if not self.is_remembered() or self._registry.others_present():
                 return
             if not self._links.veth_list(INTERFACE_PREFIX):
                 self._kernel.set_ip_forward(False)
                 self._file.unlink(missing_ok=True)
 
-    def _is_ours(self) -> bool:
+    def is_remembered(self) -> bool:
+        """Whether it is on, in this boot, because of us."""
         try:
             boot_id = json.loads(self._file.read_text())["boot_id"]
         except (OSError, ValueError, KeyError, TypeError):

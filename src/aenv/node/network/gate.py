@@ -8,7 +8,11 @@ table is loaded again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
+import socket
+import struct
 from collections.abc import Iterable
 
 from aenv.models.egress import Egress
@@ -20,7 +24,10 @@ from aenv.node.network.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
-_WATCH_INTERVAL = 3.0
+_WATCH_INTERVAL = 5.0
+_EVENT_SIZE = 1 << 16
+_MESSAGE = struct.Struct("=IH")
+_TABLE_DELETED = 10 << 8 | 2
 
 
 class Gate:
@@ -69,6 +76,11 @@ class Gate:
         _, egress = self._slots.pop(slot.index)
         await self._change(self.table.expel(slot, egress))
 
+    async def replace(self, table: Table) -> None:
+        """Put another table in force, its slots and policies unchanged."""
+        self._table = table
+        await self.reload()
+
     async def reload(self) -> None:
         await self._transactions.load(self.table.load(self._slots.values()))
 
@@ -94,12 +106,39 @@ class Gate:
             await self.reload()
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval)
-            try:
-                tables = await asyncio.to_thread(self._firewall.tables)
-                if self.table.name not in tables:
-                    log.warning("our firewall table was removed by somebody; loading it again")
-                    await self.reload()
-            except (AenvError, OSError) as error:
-                log.error("the firewall cannot be checked: %s", error)
+        with self._firewall.changes() as changes:
+            while True:
+                await self._something_changed(changes)
+                try:
+                    tables = await asyncio.to_thread(self._firewall.tables)
+                    if self.table.name not in tables:
+                        log.warning("our firewall table was removed by somebody; loading it again")
+                        await self.reload()
+                except (AenvError, OSError) as error:
+                    log.error("the firewall cannot be checked: %s", error)
+                    await asyncio.sleep(self._interval)
+
+    async def _something_changed(self, changes: socket.socket) -> None:
+        """Return when a table may have been deleted, at the latest after the interval."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._interval):
+                while True:
+                    try:
+                        if _deletes_a_table(await loop.sock_recv(changes, _EVENT_SIZE)):
+                            return
+                    except OSError as error:
+                        if error.errno == errno.ENOBUFS:  # events were lost: look
+                            return
+                        raise
+
+
+def _deletes_a_table(messages: bytes) -> bool:
+    """Whether a netlink message of this kind is among them (nf_tables.h)."""
+    offset = 0
+    while offset + _MESSAGE.size <= len(messages):
+        length, kind = _MESSAGE.unpack_from(messages, offset)
+        if kind == _TABLE_DELETED:
+            return True
+        offset += max(_MESSAGE.size, (length + 3) & ~3)
+    return False

@@ -65,11 +65,18 @@ class SlotPool:
         Raises HostSetupError (no nft, no netlink, a subnet the host itself uses).
         """
         await asyncio.to_thread(checks.require_free_subnet, self._layout, self._host)
-        port = await self._names.start()
-        await asyncio.to_thread(self._registry.open)
-        kept = [self._take_back(*found) for found in await asyncio.to_thread(self._wiring.recover)]
-        guard = await asyncio.to_thread(self._forwarding.enable)
-        await self._gate.open(self._describe(port, guard=guard), kept)
+        try:
+            port = await self._names.start()
+            await asyncio.to_thread(self._registry.open)
+            found = await asyncio.to_thread(self._wiring.recover)
+            kept = [self._take_back(slot, claim) for slot, claim in found]
+            await self._gate.open(self._describe(port), kept)
+            await asyncio.to_thread(self._forwarding.enable)
+        except BaseException:
+            await self._names.close()
+            await self._gate.close(remove=False)
+            self._registry.close()
+            raise
         self._wanted.set()
         self._filler = asyncio.create_task(self._fill(), name="aenv-slots")
 
@@ -136,14 +143,20 @@ class SlotPool:
 
     async def findings(self) -> list[Finding]:
         """What of this host's network would stop sandboxes, each with its remedy."""
-        return [
-            *await asyncio.to_thread(checks.findings, self._layout, self._host),
-            *await asyncio.to_thread(foreign.findings, self._layout, self._host.firewall),
-        ]
+        return await asyncio.to_thread(self._findings)
 
     async def fix(self) -> list[str]:
-        """Open foreign firewalls for our slots, marked as ours; return the rules added."""
-        return await asyncio.to_thread(foreign.open_for, self._layout, self._host.firewall)
+        """Open foreign firewalls for our slots, marked as ours; return what was done.
+
+        Where bridges of others wait for forwarding that only we switched on, they get it too.
+        """
+        done = await asyncio.to_thread(foreign.open_for, self._layout, self._host.firewall)
+        if await asyncio.to_thread(self._bridges_cut_off):
+            await asyncio.to_thread(self._forwarding.concede)
+            if self._filler is not None:
+                await self._gate.replace(self._describe(self._names.port))
+            done.append("forward packets of other bridges too")
+        return done
 
     async def unfix(self) -> list[str]:
         """Take back what :meth:`fix` did; return the rules removed."""
@@ -163,6 +176,16 @@ class SlotPool:
             await asyncio.to_thread(self._forwarding.restore)
         await asyncio.to_thread(self._registry.close)
 
+    def _findings(self) -> list[Finding]:
+        return [
+            *checks.findings(self._layout, self._host),
+            *foreign.findings(self._layout, self._host.firewall),
+            *checks.bridge_findings(self._bridges_cut_off()),
+        ]
+
+    def _bridges_cut_off(self) -> list[str]:
+        return self._host.links.bridges() if self._forwarding.is_remembered() else []
+
     @property
     def table_name(self) -> str:
         """Our nftables table, as nft names it."""
@@ -173,14 +196,14 @@ class SlotPool:
         """Where the DNS forwarder listens on this host."""
         return self._names.port
 
-    def _describe(self, dns_port: int, *, guard: bool) -> Table:
+    def _describe(self, dns_port: int) -> Table:
         return Table(
             self._layout.instance,
             self._layout.interface_prefix,
             self._layout.subnet,
             dns_port,
             self._openings,
-            guard,
+            self._forwarding.is_ours(),
         )
 
     def _take_back(self, slot: Slot, claim: Claim) -> tuple[Slot, Egress]:

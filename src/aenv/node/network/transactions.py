@@ -28,15 +28,22 @@ class Transactions:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                await self._run([script for script, _ in batch])
-            except (AenvError, OSError) as error:
-                if len(batch) == 1:
-                    _fail(batch[0][1], error)
-                else:
-                    await self._one_by_one(batch)
+                await self._run_batch(batch)
+            finally:
+                for _, done in batch:  # the loop is ending: nobody may wait for ever
+                    done.cancel()
+
+    async def _run_batch(self, batch: list[tuple[str, asyncio.Future[None]]]) -> None:
+        try:
+            await self._run([script for script, _ in batch])
+        except (AenvError, OSError) as error:
+            if len(batch) == 1:
+                _fail(batch[0][1], error)
             else:
-                for _, done in batch:
-                    _finish(done)
+                await self._one_by_one(batch)
+        else:
+            for _, done in batch:
+                _finish(done)
 
     async def _one_by_one(self, batch: list[tuple[str, asyncio.Future[None]]]) -> None:
         for script, done in batch:
