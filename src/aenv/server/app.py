@@ -19,6 +19,21 @@ ORDER = (sandboxes.router, observations.router, operations.router)
 
 def create_app(system: System) -> FastAPI:
     """Routes, errors and middleware; the system is opened and closed by the caller."""
+    app = _routes()
+    app.state.system = system
+    errors.install(app)
+    app.add_middleware(Limited)
+    app.add_middleware(Authenticated, keys=system.keys)
+    app.add_middleware(Observed, telemetry=system.telemetry, activity=system.activity)
+    return app
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document, without a system."""
+    return _openapi(_routes())
+
+
+def _routes() -> FastAPI:
     app = FastAPI(
         title="aenv",
         version=aenv.__version__,
@@ -26,15 +41,10 @@ def create_app(system: System) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.system = system
     for router in ORDER:
         app.include_router(router)
     app.include_router(unbuilt.router())
     app.include_router(templates.router)
-    errors.install(app)
-    app.add_middleware(Limited)
-    app.add_middleware(Authenticated, keys=system.keys)
-    app.add_middleware(Observed, telemetry=system.telemetry, activity=system.activity)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

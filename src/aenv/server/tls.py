@@ -58,17 +58,26 @@ def _ensure(folder: Path, name: str, now: datetime) -> None:
     try:
         ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
         ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        current = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
-        if _serves(current, name, now) and (folder / "server.key").exists():
-            return
     except (OSError, ValueError):
         ca, ca_key = _new_ca(folder, now)
+    try:
+        current = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        key = load_pem_private_key((folder / "server.key").read_bytes(), None)
+        if key.public_key() == current.public_key() and _serves(current, ca, name, now):
+            return
+    except (OSError, ValueError):
+        pass
     _new_certificate(folder, name, now, ca, ca_key)  # type: ignore[arg-type]
 
 
-def _serves(certificate: x509.Certificate, name: str, now: datetime) -> bool:
+def _serves(certificate: x509.Certificate, ca: x509.Certificate, name: str, now: datetime) -> bool:
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
 
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return (
         f"*.{name}" in names.get_values_for_type(x509.DNSName)
