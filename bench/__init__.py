@@ -1,1 +1,1 @@
-"""Benchmarks: every figure stands beside its floor, taken in the same run. ``python -m bench --help``."""
+"""Benchmarks: every figure beside its floor, taken in the same run. ``python -m bench --help``."""

@@ -31,7 +31,9 @@ SCENARIOS: dict[str, Callable[[int], Iterable[Row]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"any of: {', '.join(SCENARIOS)}; all when none")
+    parser.add_argument(
+        "scenario", nargs="*", help=f"any of: {', '.join(SCENARIOS)}; all when none"
+    )
     parser.add_argument("--runs", type=int, default=50, help="samples per figure (default 50)")
     parser.add_argument("--json", type=Path, default=Path("bench/results/latest.json"))
     options = parser.parse_args()

@@ -95,7 +95,7 @@ class Server:
 
 @contextmanager
 def live_server(*extra: str) -> Iterator[Server]:
-    """Start ``aenv server`` and yield when /health answers; everything it made is gone afterwards."""
+    """Start ``aenv server``, yield when /health answers; what it made is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="aenv-bench-") as base:
         port = free_port()
         env = os.environ | {

@@ -1,0 +1,75 @@
+"""Memory per idle sandbox: by how much MemAvailable falls, and the PSS of its processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from aenv import Sandbox
+from bench.harness import API_KEY, Row, live_server
+
+COUNT = 10
+MIB = 1024 * 1024
+
+
+def run(runs: int) -> Iterator[Row]:
+    del runs
+    with live_server() as server:
+        first = Sandbox.create("base", url=server.url, api_key=API_KEY)
+        _settle()
+        before = _available()
+        more = [Sandbox.create("base", url=server.url, api_key=API_KEY) for _ in range(COUNT)]
+        _settle()
+        fallen = (before - _available()) / COUNT / MIB
+        resident = _pss(more[-1].id) / MIB
+        for sandbox in (first, *more):
+            sandbox.kill()
+    yield Row(
+        "memory", f"per idle sandbox, MemAvailable over {COUNT}", fallen, "MiB", budget="≤ 25 MiB"
+    )
+    yield Row("memory", "per idle sandbox, PSS of its processes", resident, "MiB")
+
+
+def _settle() -> None:
+    time.sleep(3)
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError("no MemAvailable in /proc/meminfo")
+
+
+def _pss(sandbox_id: str) -> int:
+    """Of sentry and gofer, which carry the id in their arguments, and of the sentry's stubs."""
+    owners = {
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and sandbox_id.encode() in _read(entry / "cmdline")
+    }
+    total = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (int(entry.name) in owners or _parent(entry) in owners):
+            total += _pss_of(entry)
+    return total
+
+
+def _pss_of(entry: Path) -> int:
+    for line in _read(entry / "smaps_rollup").decode().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _parent(entry: Path) -> int:
+    stat = _read(entry / "stat").decode().rpartition(")")[2].split()
+    return int(stat[1]) if len(stat) > 1 else 0
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
