@@ -40,10 +40,10 @@ async def test_a_program_that_does_not_end_is_killed_at_its_timeout(machine: Mac
 
 
 async def test_figures_grow_from_zero(machine: Machine) -> None:
-    assert await healthy(machine)
-    stats = await machine.stats()
+    async with asyncio.timeout(10):
+        while (stats := await machine.stats()).cpu_seconds == 0:  # it is counted in ticks
+            assert await healthy(machine)
 
-    assert stats.cpu_seconds > 0
     assert stats.memory_bytes > 1 << 20
     assert stats.processes >= 1
     assert stats.disk_limit_bytes > stats.disk_used_bytes >= 0

@@ -234,6 +234,21 @@ async def test_a_reboot_in_between_ends_every_record(folder: Path) -> None:
     await client.shutdown()
 
 
+async def test_the_journal_stays_short(client: SupervisorClient, folder: Path) -> None:
+    result = await client.run(["sh", "-c", "setsid true & echo $!"], timeout=5)
+    await until(lambda: not psutil.pid_exists(int(result.stdout)))
+    for _ in range(1100):
+        await client.watch("again", int(result.stdout))
+        await client.forget("again")
+    await spawn(client, folder, "exit 3")
+    await client.wait("k")
+
+    lines = (await asyncio.to_thread((folder / "supervisor.journal").read_text)).splitlines()
+    assert len(lines) < 2000
+    assert "boot" in json.loads(lines[0])
+    assert json.loads(lines[-1])["ending"] == {"code": 3, "signal": None}
+
+
 async def test_two_clients_share_one_supervisor(client: SupervisorClient, folder: Path) -> None:
     other = SupervisorClient(folder)
     await asyncio.gather(other.start())

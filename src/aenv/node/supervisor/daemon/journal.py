@@ -10,6 +10,8 @@ import os
 from . import processes
 from .processes import Ending
 
+_LONG = 2000
+
 
 class Record:
     """One watched process. ``ending`` is None while it runs; ``child`` tells whether its status
@@ -44,13 +46,12 @@ class Record:
 
 
 class Journal:
-    """Newline JSON, appended; the last line of a key counts. Rewritten when opened."""
+    """Newline JSON, appended; the last line of a key counts. Rewritten when opened or long."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.records = self._replay()
         self._rewrite()
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  held for the daemon's life
 
     def write(self, record: Record) -> None:
         self.records[record.key] = record
@@ -61,12 +62,15 @@ class Journal:
             self._append({"key": key, "forgotten": True})
 
     def _append(self, line: dict[str, object]) -> None:
+        """A full run folder must not end the supervisor: memory still knows."""
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
-        except (
-            OSError
-        ) as error:  # a full run folder must not end the supervisor; memory still knows
+            self._lines += 1
+            if self._lines > _LONG + 4 * len(self.records):
+                self._file.close()
+                self._rewrite()
+        except (OSError, ValueError) as error:  # ValueError: a rewrite failed and left it closed
             os.write(2, f"journal: {error}\n".encode())
 
     def _replay(self) -> dict[str, Record]:
@@ -99,6 +103,8 @@ class Journal:
             file.writelines(json.dumps(record.as_json()) + "\n" for record in self.records.values())
         os.chmod(partial, 0o600)
         os.replace(partial, self.path)
+        self._lines = len(self.records)
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  held from now on
 
 
 def _record(key: str, line: dict[str, object]) -> Record:
