@@ -66,8 +66,10 @@ def _python_client(version: str) -> Client:
 def _node_client(version: str) -> Client:
     folder = CLIENTS / "node"
     home = VENVS / f"npm-e2b-{version}"
-    modules = tuple(sorted(path.stem for path in folder.glob("*.mjs") if path.stem != "scenarios"))
-    command = (str(home / "node"), "scenarios.mjs", str(home))
+    modules = tuple(
+        sorted(path.stem for path in folder.glob("*.mjs") if path.stem not in ("run", "scenarios"))
+    )
+    command = (str(home / "node"), "run.mjs", str(home))
     return Client(f"npm-e2b-{version}", command, folder, modules)
 
 

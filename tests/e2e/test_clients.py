@@ -6,15 +6,21 @@ import pytest
 from tests.e2e.published import ALL, Client
 from tests.e2e.servers import LiveServer
 
-_outcomes: dict[str, dict[str, str | None]] = {}
+_outcomes: dict[str, dict[str, str | None] | AssertionError] = {}
 
 
 @pytest.fixture
 def outcomes(client: Client, server: LiveServer, web: str) -> dict[str, str | None]:
     """All scenarios of a client run once, in one process of it."""
     if client.name not in _outcomes:
-        _outcomes[client.name] = client.run(server, web)
-    return _outcomes[client.name]
+        try:
+            _outcomes[client.name] = client.run(server, web)
+        except AssertionError as error:
+            _outcomes[client.name] = error
+    found = _outcomes[client.name]
+    if isinstance(found, AssertionError):
+        raise found
+    return found
 
 
 @pytest.mark.timeout(1000)

@@ -121,7 +121,8 @@ def a_kill_aborts_the_streams_of_the_sandbox():
     started = time.monotonic()
     error = raises(SandboxException, handle.wait)
     assert time.monotonic() - started < 10
-    assert "kill" in str(error).lower() or "not found" in str(error).lower()
+    if SDK >= (2, 63):  # older ones only say that the connection broke
+        assert "kill" in str(error).lower() or "not found" in str(error).lower(), error
 
 
 @scenario
