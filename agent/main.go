@@ -95,6 +95,9 @@ func configure(single bool, home string) (server.Config, error) {
 func serve(listen string, config server.Config) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	// Taken and dropped, rather than ignored, which children would inherit: a lost terminal or a broken stderr must not
+	// end the sandbox.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGQUIT)
 	agent, err := server.New(config)
 	if err != nil {
 		return err

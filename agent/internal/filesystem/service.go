@@ -22,6 +22,9 @@ import (
 	"aenv.dev/agent/internal/gen/filesystem/filesystemconnect"
 )
 
+// maxEntries bounds one listing, which is built in memory.
+const maxEntries = 100_000
+
 // Service serves filesystem.Filesystem. It acts as the agent, on behalf of users: the user of a request decides what
 // relative paths mean and whom new files belong to.
 type Service struct {
@@ -117,16 +120,24 @@ func (s *Service) ListDir(
 		return nil, err
 	}
 	list := &pb.ListDirResponse{}
-	err = s.walk(ctx, path, resolved, int(max(request.Msg.GetDepth(), 1)), func(entry *pb.EntryInfo) {
+	err = s.walk(ctx, path, resolved, max(request.Msg.GetDepth(), 1), func(entry *pb.EntryInfo) error {
+		if len(list.Entries) == maxEntries {
+			return failure(connect.CodeResourceExhausted,
+				"there are more than %d entries: list with a smaller depth, or a smaller directory", maxEntries)
+		}
 		list.Entries = append(list.Entries, entry)
+		return nil
 	})
-	return connect.NewResponse(list), err
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(list), nil
 }
 
 // walk visits the entries below resolved in lexical order, depth levels deep, and shows them below path. Links inside
 // are not followed; what vanishes meanwhile is left out.
 func (s *Service) walk(
-	ctx context.Context, path, resolved string, depth int, visit func(*pb.EntryInfo),
+	ctx context.Context, path, resolved string, depth uint32, visit func(*pb.EntryInfo) error,
 ) error {
 	names, err := os.ReadDir(resolved)
 	if err != nil {
@@ -141,7 +152,9 @@ func (s *Service) walk(
 			continue
 		}
 		entry.Path = filepath.Join(path, name.Name())
-		visit(entry)
+		if err := visit(entry); err != nil {
+			return err
+		}
 		if name.IsDir() && depth > 1 {
 			err := s.walk(ctx, entry.Path, filepath.Join(resolved, name.Name()), depth-1, visit)
 			if err != nil && connect.CodeOf(err) != connect.CodeNotFound {

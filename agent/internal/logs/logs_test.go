@@ -17,6 +17,18 @@ func read(r *Ring, after uint64, limit int) Page {
 	return r.Read(ctx, after, limit)
 }
 
+// all reads page after page.
+func all(r *Ring) Page {
+	whole := read(r, 0, 1000)
+	for {
+		page := read(r, whole.Next, 1000)
+		if len(page.Entries) == 0 {
+			return whole
+		}
+		whole.Entries, whole.Next = append(whole.Entries, page.Entries...), page.Next
+	}
+}
+
 func messages(page Page) []string {
 	var all []string
 	for _, e := range page.Entries {
@@ -69,7 +81,7 @@ func TestTheOldestEntriesGiveWay(t *testing.T) {
 	for range written {
 		lines.Write(line)
 	}
-	page := read(r, 0, written)
+	page := all(r)
 	if page.Next != written || page.Dropped+uint64(len(page.Entries)) != written || page.Dropped == 0 {
 		t.Errorf("next %d, dropped %d, entries %d", page.Next, page.Dropped, len(page.Entries))
 	}
@@ -102,6 +114,17 @@ func TestPaging(t *testing.T) {
 	}
 	if empty := read(r, 3, 2); empty.Next != 3 || empty.Entries == nil || len(empty.Entries) != 0 {
 		t.Errorf("empty page %+v", empty)
+	}
+}
+
+func TestAPageIsBoundedInBytes(t *testing.T) {
+	r := ring()
+	lines := r.Lines(Stdout, nil)
+	for range 200 {
+		lines.Write([]byte(strings.Repeat("x", MaxLine) + "\n"))
+	}
+	if page := read(r, 0, 1000); len(page.Entries) == 0 || len(page.Entries)*MaxLine > maxPage {
+		t.Errorf("a page of %d entries of %d bytes", len(page.Entries), MaxLine)
 	}
 }
 

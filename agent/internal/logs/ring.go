@@ -13,6 +13,8 @@ const (
 	MaxLine  = 16 << 10
 
 	entryOverhead = 128
+	// maxPage bounds the entries of one page, in bytes as the ring counts them.
+	maxPage = 1 << 20
 )
 
 // Stream says who wrote an entry.
@@ -117,8 +119,14 @@ func (r *Ring) page(after uint64, limit int) (Page, <-chan struct{}) {
 	}
 	from := max(after+1, r.first)
 	page.Dropped = from - after - 1
-	until := min(last, from+uint64(limit)-1)
-	page.Entries = append(page.Entries, r.entries[from-r.first:until-r.first+1]...)
-	page.Next = max(after, until)
+	size := 0
+	for _, entry := range r.entries[from-r.first:] {
+		size += len(entry.Message) + entryOverhead
+		if len(page.Entries) == limit || size > maxPage {
+			break
+		}
+		page.Entries = append(page.Entries, entry)
+		page.Next = entry.Seq
+	}
 	return page, r.changed
 }

@@ -101,12 +101,13 @@ func (e *Engine) retire(p *Process) {
 		return // its pid has a new owner already
 	}
 	delete(e.running, p.Pid)
-	e.ended[p.Pid] = p
+	kept := p.epitaph()
+	e.ended[kept.Pid] = kept
 	time.AfterFunc(retention, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.ended[p.Pid] == p {
-			delete(e.ended, p.Pid)
+		if e.ended[kept.Pid] == kept {
+			delete(e.ended, kept.Pid)
 		}
 	})
 }

@@ -97,16 +97,20 @@ func (p *Process) publish(kind outputKind, chunk []byte) {
 // exited is called by the reaper. It must not block.
 func (p *Process) exited(status syscall.WaitStatus) {
 	p.status = status
-	for _, output := range p.outputs {
-		output.expire(lateOutput)
+	if p.settle() {
+		return
 	}
-	p.settle()
+	time.AfterFunc(lateOutput, func() {
+		for _, output := range p.outputs {
+			output.expire()
+		}
+	})
 }
 
 // settle counts the exit and the end of each output; the last one ends the process.
-func (p *Process) settle() {
+func (p *Process) settle() bool {
 	if p.remaining.Add(-1) > 0 {
-		return
+		return false
 	}
 	p.mu.Lock()
 	p.end = endEvent(p.status)
@@ -115,11 +119,17 @@ func (p *Process) settle() {
 	close(p.ended)
 	p.input.shutdown()
 	p.onEnd(p)
+	return true
 }
 
 // info describes the process for List.
 func (p *Process) info() *pb.ProcessInfo {
 	return &pb.ProcessInfo{Config: p.command.Config, Pid: uint32(p.Pid), Tag: p.command.Tag}
+}
+
+// epitaph is what stays of an ended process: the answer to a late Connect, without its command line and buffers.
+func (p *Process) epitaph() *Process {
+	return &Process{Pid: p.Pid, command: &Command{Tag: p.command.Tag}, end: p.end, ended: p.ended}
 }
 
 // disconnect closes our ends of a process that was not started.

@@ -28,7 +28,7 @@ type pump struct {
 
 // run reads to the end. When the process has exited but something else keeps its output open, run calls done after
 // what was written before, and goes on emptying the output for whoever holds it.
-func (u *pump) run(publish func(outputKind, []byte), done func()) {
+func (u *pump) run(publish func(outputKind, []byte), done func() bool) {
 	err := u.read(publish)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		u.readPending(publish)
@@ -42,8 +42,8 @@ func (u *pump) run(publish func(outputKind, []byte), done func()) {
 	done()
 }
 
-// expire makes a pending and every later read fail after wait.
-func (u *pump) expire(wait time.Duration) { _ = u.file.SetReadDeadline(time.Now().Add(wait)) }
+// expire makes a pending and every later read fail.
+func (u *pump) expire() { _ = u.file.SetReadDeadline(time.Unix(1, 0)) }
 
 func (u *pump) close() {
 	if u.lines != nil {

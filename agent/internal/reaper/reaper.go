@@ -13,12 +13,13 @@ type Reaper struct {
 	starting sync.RWMutex // read-held from fork to registration
 	mu       sync.Mutex
 	children map[int]*child
+	first    chan struct{} // there may be a child to wait for
 }
 
 type child struct{ exited func(syscall.WaitStatus) }
 
 // New returns a reaper; Run makes it work.
-func New() *Reaper { return &Reaper{children: map[int]*child{}} }
+func New() *Reaper { return &Reaper{children: map[int]*child{}, first: make(chan struct{}, 1)} }
 
 // Start forks and executes. exited is called once, with the table locked: it must not block or call back.
 func (r *Reaper) Start(

@@ -12,36 +12,47 @@ import (
 
 // Run reaps until ctx ends. It peeks at a dead child (WNOWAIT) before it collects it: between the two the pid stays a
 // zombie and cannot be given to a new process, so a status can never reach the wrong owner.
+//
+// While there are children, a thread waits for them in the kernel, which is quicker than SIGCHLD; when ctx ends it stays
+// there until the last of them is dead.
 func (r *Reaper) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		pid, err := peek(0)
+		switch {
+		case errors.Is(err, unix.ECHILD):
+			r.idle(ctx)
+		case err != nil:
+			return err
+		default:
+			r.collect(pid)
+		}
+	}
+	return ctx.Err()
+}
+
+// idle returns when there is a child: Start tells of its own, and SIGCHLD of an orphan that came dying.
+func (r *Reaper) idle(ctx context.Context) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, unix.SIGCHLD)
 	defer signal.Stop(died)
-	for {
-		pid, err := peek()
-		switch {
-		case err != nil && !errors.Is(err, unix.ECHILD):
-			return err
-		case pid != 0:
-			r.collect(pid)
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-died:
-		}
+	if _, err := peek(unix.WNOHANG); err == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-died:
+	case <-r.first:
 	}
 }
 
-// peek returns the pid of a dead child without collecting it, or 0.
-func peek() (int, error) {
+// peek waits for a dead child and returns its pid without collecting it; with WNOHANG the pid may be 0.
+func peek(options int) (int, error) {
 	for {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT|options, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return childOf(&info), err
 		}
-		return childOf(&info), err
 	}
 }
 
@@ -76,5 +87,10 @@ func (r *Reaper) bury(pid int, orphan bool) bool {
 	return true
 }
 
-// started has nothing to do here: Run collects every child.
-func (r *Reaper) started(int) {}
+// started wakes Run for the first child.
+func (r *Reaper) started(int) {
+	select {
+	case r.first <- struct{}{}:
+	default:
+	}
+}

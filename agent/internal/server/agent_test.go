@@ -33,15 +33,19 @@ type sandbox struct {
 
 func start(t *testing.T) *sandbox {
 	t.Helper()
+	home := t.TempDir()
+	return serve(t, home, Config{Users: users.NewSingle(home), Disk: home, Sync: func() {}})
+}
+
+func serve(t *testing.T, home string, config Config) *sandbox {
+	t.Helper()
 	sum := sha256.Sum256([]byte(secret))
 	verifier, err := auth.ParseVerifier(hex.EncodeToString(sum[:]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sandbox{home: t.TempDir(), client: &http.Client{Transport: &authorized{&http.Transport{DisableCompression: true}}}}
-	agent, err := New(Config{
-		Version: "test", Verifier: verifier, Users: users.NewSingle(s.home), Disk: s.home, Sync: func() {},
-	})
+	config.Version, config.Verifier = "test", verifier
+	agent, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +53,14 @@ func start(t *testing.T) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.url = "http://" + listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = agent.Serve(ctx, listener) }()
 	t.Cleanup(func() { stop(); <-done })
+	s := &sandbox{
+		url: "http://" + listener.Addr().String(), home: home,
+		client: &http.Client{Transport: &authorized{&http.Transport{DisableCompression: true}}},
+	}
 	s.init(t, `{"sandboxId":"sbx1","templateId":"base","accessToken":"`+token+`","envVars":{"FOO":"bar"}}`)
 	return s
 }

@@ -3,6 +3,7 @@ package server
 
 import (
 	"context"
+	"log"
 	"math"
 	"net"
 	"net/http"
@@ -48,18 +49,19 @@ type Config struct {
 
 // Agent is the whole agent but its listener.
 type Agent struct {
-	Handler http.Handler
+	handler http.Handler
 	engine  *process.Engine
 	reaper  *reaper.Reaper
+	log     *logs.Ring
 }
 
 // New wires the agent.
 func New(config Config) (*Agent, error) {
 	store := settings.NewStore()
 	guard := auth.NewGuard(store, config.Verifier, time.Now)
-	log := logs.NewRing(time.Now)
+	ring := logs.NewRing(time.Now)
 	reap := reaper.New()
-	engine, err := process.NewEngine(reap, log)
+	engine, err := process.NewEngine(reap, ring)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +73,7 @@ func New(config Config) (*Agent, error) {
 	mux.HandleFunc("/", wire.NotFound)
 	files.New(resolver, guard).Routes(mux)
 	(&host.Host{
-		Settings: store, Guard: guard, Log: log, System: config.System, Sync: config.Sync,
+		Settings: store, Guard: guard, Log: ring, System: config.System, Sync: config.Sync,
 		Processes: func() int { return len(engine.List()) }, Version: config.Version, Started: time.Now(),
 	}).Routes(mux)
 	path, handler := processconnect.NewProcessHandler(
@@ -80,7 +82,7 @@ func New(config Config) (*Agent, error) {
 	path, handler = filesystemconnect.NewFilesystemHandler(
 		&filesystem.Service{Identity: resolver, Watchers: filesystem.NewWatchers()}, options()...)
 	mux.Handle(path, guard.Token(handler))
-	return &Agent{Handler: mux, engine: engine, reaper: reap}, nil
+	return &Agent{handler: mux, engine: engine, reaper: reap, log: ring}, nil
 }
 
 // options: answers are never compressed, messages are bounded, and a panic is the failure of one call.
@@ -99,7 +101,8 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	server := &http.Server{
-		Handler: a.Handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader,
+		Handler: a.handler, ErrorLog: log.New(complaints{a.log}, "", 0),
+		ReadHeaderTimeout: headerTime, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader,
 	}
 	go func() { stop(a.reaper.Run(ctx)) }()
 	go func() { stop(server.Serve(listener)) }()
