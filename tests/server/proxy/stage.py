@@ -236,6 +236,7 @@ class Stage:
             lifespan="off",
             log_level="warning",
             ws="websockets-sansio",
+            timeout_keep_alive=0,
         )
         self.server = QuietServer(config)
         sock = socket.create_server(("127.0.0.1", 0))

@@ -197,16 +197,37 @@ async def test_a_guest_cannot_answer_for_the_next_request(stage: Stage, name: st
     assert b'"guest": "control"' in final or final.startswith(b"502 ")
 
 
+@pytest.mark.parametrize("name", ["more than its length", "more than its chunks"])
+async def test_a_connection_with_bytes_left_over_is_not_used_again(stage: Stage, name: str) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(HOSTILE_ANSWERS[name])
+
+    guest = await stage.guest(handler)
+    route = stage.sandbox(guest)
+    wire = await stage.wire()
+    for _ in range(2):
+        await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
+        assert (await wire.answer()).body == b"ok"
+    assert guest.connections == 2
+
+
 async def test_a_guest_that_speaks_unasked_is_hung_up_on(stage: Stage) -> None:
     agent = await stage.guest()
     route = stage.sandbox(agent)
     wire = await stage.wire()
     await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
     await wire.answer()
-    agent.writers[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+    agent.writers[0].write(b"unasked")
+    await eventually(lambda: agent.open == 0)
+    await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
+    await wire.answer()
+    agent.writers[1].write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
     await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
     answer = await wire.answer()
-    assert answer.status == 502 or answer.json["guest"] == "guest"
+    assert answer.body == b"evil" or answer.json["guest"] == "guest"
+    await wire.send("GET /c HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert (await wire.answer()).json["guest"] == "control"
     await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n")
     assert (await wire.answer()).json["guest"] == "guest"
 

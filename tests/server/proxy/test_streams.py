@@ -244,6 +244,54 @@ async def test_a_slow_guest_holds_the_client_back(stage: Stage) -> None:
     assert (await wire.answer()).status == 200
 
 
+async def test_a_slow_client_holds_back_the_answers_to_all_it_pipelined(stage: Stage) -> None:
+    served = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        while await reader.readuntil(b"\r\n\r\n"):
+            served += 1
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1_000_000)
+            await writer.drain()
+
+    route = stage.sandbox(await stage.guest(handler))
+    wire = await stage.wire()
+    await wire.send(f"GET / HTTP/1.1\r\n{to(route)}\r\n" * 100)
+    before = -1
+    while served != before:
+        before = served
+        await asyncio.sleep(0.2)
+    (client,) = stage.protocol.proxy.clients
+    assert client.transport.get_write_buffer_size() < 2_000_000
+    assert served < 60
+    for _ in range(100):
+        assert len((await wire.answer()).body) == 1_000_000
+
+
+async def test_what_a_client_sends_too_early_is_bounded(stage: Stage) -> None:
+    go = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await go.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    route = stage.sandbox(await stage.guest(handler))
+    wire = await stage.wire()
+    early = "GET /c HTTP/1.1\r\nHost: h\r\nX-A: " + "x" * 50_000 + "\r\n\r\n"
+    wire.writer.write((f"GET / HTTP/1.1\r\n{to(route)}\r\n" + early * 400).encode())
+    await eventually(lambda: stage.stats.requests_active == 1)
+    (client,) = stage.protocol.proxy.clients
+    before = -1
+    while len(client._buffer) != before:
+        before = len(client._buffer)
+        await asyncio.sleep(0.2)
+    assert 0 < before < 1_000_000
+    go.set()
+    for _ in range(401):
+        assert (await wire.answer()).status == 200
+
+
 async def test_websockets(stage: Stage) -> None:
     async def echo(ws: object) -> None:
         async for message in ws:

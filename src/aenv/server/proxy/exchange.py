@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
 
 from aenv.control.routes import Route
 from aenv.server.proxy import replies
 from aenv.server.proxy.bodies import encode_chunk, encode_end
+from aenv.server.proxy.clients import Client
 from aenv.server.proxy.core import Proxy
 from aenv.server.proxy.heads import TRAFFIC_TOKEN, MalformedHeadError, RequestHead
 from aenv.server.proxy.replies import Reply
@@ -26,27 +26,6 @@ from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream
 log = logging.getLogger(__name__)
 
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})
-
-
-class Client(Protocol):
-    """The client connection, as an exchange sees it."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    write_paused: bool
-    closing: bool
-
-    def guest_pauses(self, paused: bool) -> None: ...
-
-    def guest_upgrades(self) -> None: ...
-
-    def guest_half_closes(self) -> None: ...
-
-    def guest_finished(self, *, close: bool) -> None: ...
-
-    def guest_fails(self, reply: Reply) -> None: ...
-
-    def guest_hangs_up(self, *, reset: bool) -> None: ...
 
 
 class Exchange:
