@@ -16,12 +16,18 @@ from aenv.server.proxy import replies
 from aenv.server.proxy.bodies import encode_chunk, encode_end
 from aenv.server.proxy.clients import Client
 from aenv.server.proxy.core import Proxy
-from aenv.server.proxy.heads import TRAFFIC_TOKEN, MalformedHeadError, RequestHead
+from aenv.server.proxy.heads import (
+    MalformedHeadError,
+    RequestHead,
+)
+from aenv.server.proxy.names import (
+    TRAFFIC_TOKEN,
+)
 from aenv.server.proxy.replies import Reply
 from aenv.server.proxy.responses import DONE, HEAD, RAW, Response
 from aenv.server.proxy.rewriting import guest_head
 from aenv.server.proxy.routing import Target
-from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream
+from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream, dial
 
 log = logging.getLogger(__name__)
 
@@ -120,22 +126,16 @@ class Exchange:
         self._task = self._client.loop.create_task(self._dial())
 
     async def _dial(self) -> None:
-        upstream = Upstream(self._address)
-        stats = self._proxy.stats
+        stats, timeout = self._proxy.stats, self._proxy.settings.connect_timeout
         stats.upstream_connects += 1
         try:
-            async with asyncio.timeout(self._proxy.settings.connect_timeout):
-                await self._client.loop.create_connection(lambda: upstream, *self._address)
+            upstream = await dial(self._address, self._client.loop, timeout=timeout)
         except TimeoutError:
-            upstream.abort()
             stats.refused_timeout += 1
             self._fail(replies.connect_timeout(self._target))
         except OSError:
             stats.refused_port_closed += 1
             self._fail(replies.port_closed(self._target))
-        except asyncio.CancelledError:
-            upstream.abort()
-            raise
         else:
             self._task = None
             self._attach(upstream)

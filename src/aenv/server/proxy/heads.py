@@ -9,11 +9,22 @@ mended first (bare LF, folding) because we write them anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from aenv.models.errors import InvalidRequestError
+from aenv.server.proxy.names import (
+    AUTHORIZATION,
+    CODING,
+    CONNECTION,
+    EXPECT,
+    HOST,
+    LENGTH,
+    UNIQUE,
+    UPGRADE,
+    request_kind,
+    response_kind,
+)
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _FIELDS = rb"((?:" + _TOKEN + rb"{1,512}+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+)\r\n"
@@ -29,32 +40,6 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 _MAX_REMEMBERED = 2048
-
-HOST = b"host"
-LENGTH = b"content-length"
-CODING = b"transfer-encoding"
-CONNECTION = b"connection"
-UPGRADE = b"upgrade"
-EXPECT = b"expect"
-TE = b"te"
-AUTHORIZATION = b"authorization"
-ACCESS_TOKEN = b"x-access-token"
-TRAFFIC_TOKEN = b"e2b-traffic-access-token"
-E2B_ID = b"e2b-sandbox-id"
-E2B_PORT = b"e2b-sandbox-port"
-AGENTENV_ID = b"x-agentenv-sandbox-id"
-AGENTENV_PORT = b"x-agentenv-target-port"
-
-ROUTING = frozenset({E2B_ID, E2B_PORT, AGENTENV_ID, AGENTENV_PORT})
-_HOP_BY_HOP = frozenset(
-    {CONNECTION, UPGRADE, TE, b"keep-alive", b"proxy-connection", b"proxy-authorization"}
-    | {b"proxy-authenticate", b"http2-settings"}
-)
-_SECRETS = frozenset({b"x-api-key", b"x-admin-token", b"x-aenv-host-secret"})
-_FRAMING = frozenset({LENGTH, CODING})
-_UNIQUE = ROUTING | _FRAMING | {HOST, TRAFFIC_TOKEN}
-_SPECIAL_REQUEST = _UNIQUE | _HOP_BY_HOP | _SECRETS | {AUTHORIZATION, ACCESS_TOKEN, EXPECT}
-_SPECIAL_RESPONSE = _FRAMING | _HOP_BY_HOP
 
 
 class MalformedHeadError(InvalidRequestError):
@@ -149,13 +134,13 @@ def _sort_request(head: RequestHead, lines: list[bytes]) -> frozenset[bytes]:
     connection = upgrade = b""
     for line in lines[1:-2]:
         name, _, value = line.partition(b":")
-        kind = _request_kind(name)
+        kind = request_kind(name)
         if kind is None:
             plain.append(line)
             continue
         value = value.strip(b" \t")
         special.append((kind, value, line))
-        if kind in _UNIQUE:
+        if kind in UNIQUE:
             if kind in unique:
                 raise MalformedHeadError(f"The header {kind.decode()} occurs twice")
             unique[kind] = value
@@ -237,7 +222,7 @@ def _parse_response(raw: bytes) -> ResponseHead | None:
     connection = upgrade = b""
     for line in raw.split(b"\r\n")[1:-2]:
         name, _, value = line.partition(b":")
-        kind = _response_kind(name)
+        kind = response_kind(name)
         if kind is None:
             plain.append(line)
             continue
@@ -296,7 +281,7 @@ def parse_trailers(raw: bytes) -> bytes:
     if _TRAILERS.fullmatch(raw) is None:
         raise MalformedHeadError("The trailers are not valid header lines")
     lines = raw.split(b"\r\n")[:-1]
-    return b"".join(line + b"\r\n" for line in lines if _request_kind(_name(line)) is None)
+    return b"".join(line + b"\r\n" for line in lines if request_kind(_name(line)) is None)
 
 
 def _mend(raw: bytes) -> bytes:
@@ -312,17 +297,5 @@ def _tokens(value: bytes) -> frozenset[bytes]:
     return frozenset(token.strip(b" \t").lower() for token in value.split(b","))
 
 
-def _classifier(names: frozenset[bytes]) -> Callable[[bytes], bytes | None]:
-    interned = {name: name for name in names}
-
-    @lru_cache(maxsize=4096)
-    def classify(name: bytes) -> bytes | None:
-        return interned.get(name.lower())
-
-    return classify
-
-
-_request_kind = _classifier(_SPECIAL_REQUEST)
-_response_kind = _classifier(_SPECIAL_RESPONSE)
 _remembered_request = lru_cache(maxsize=1024)(_parse_request)
 _remembered_response = lru_cache(maxsize=1024)(_parse_response)

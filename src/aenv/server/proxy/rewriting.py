@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable, Container
 
 from aenv.server.proxy.heads import (
+    RequestHead,
+    ResponseHead,
+)
+from aenv.server.proxy.names import (
     ACCESS_TOKEN,
     AUTHORIZATION,
     EXPECT,
     ROUTING,
     TE,
-    RequestHead,
-    ResponseHead,
 )
 from aenv.server.proxy.routing import Target
 

@@ -57,6 +57,20 @@ class Upstream(asyncio.Protocol):
             transport.abort()
 
 
+async def dial(
+    address: GuestAddress, loop: asyncio.AbstractEventLoop, *, timeout: float
+) -> Upstream:
+    """A fresh connection. Raises TimeoutError when the guest does not accept, and OSError."""
+    upstream = Upstream(address)
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(lambda: upstream, *address)
+    except BaseException:
+        upstream.abort()
+        raise
+    return upstream
+
+
 class Traffic:
     """What goes on with one sandbox: its exchanges, and its idle connections by port, latest used
     last."""
