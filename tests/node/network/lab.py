@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from aenv.node.host import namespaces
 PUBLIC, OTHER_PUBLIC, PRIVATE, METADATA = "93.184.216.34", "1.1.1.1", "10.50.0.1", "169.254.169.254"
 HOST_UPLINK, HOST_PUBLIC, ROUTER = "198.51.100.2", "203.0.113.77", "198.51.100.1"
 TIMEOUT = 0.6
+_IP_MTU = 14
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,6 +85,25 @@ def entered() -> Iterator[Lab]:
         assert _libc.setns(home, namespaces.CLONE_NEWNET) == 0
         os.close(home)
         namespaces.remove(name)
+
+
+def fragmentation_needed(source: tuple[str, int], target: tuple[str, int], mtu: int) -> bytes:
+    """The ICMP error (RFC 792, RFC 1191) about a datagram from ``source`` to ``target``."""
+    about = struct.pack(
+        "!BBHHHBBH4s4sHHHH",
+        *(0x45, 0, 28, 1, 0x4000, 64, socket.IPPROTO_UDP, 0),
+        *(socket.inet_aton(source[0]), socket.inet_aton(target[0])),
+        *(source[1], target[1], 8, 0),
+    )
+    body = struct.pack("!HH", 0, mtu) + about
+    words = struct.unpack(f"!{len(body) // 2}H", body)
+    total = 0x0304 + sum(words)
+    total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!BBH", 3, 4, ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF) + body
+
+
+def path_mtu(connected: socket.socket) -> int:
+    return connected.getsockopt(socket.IPPROTO_IP, _IP_MTU)
 
 
 def speak_ipv6(interface: str) -> None:

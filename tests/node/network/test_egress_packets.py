@@ -14,7 +14,7 @@ from aenv.node.host import Host
 from aenv.node.network.slots import Slot, SlotPool
 
 from . import lab
-from .conftest import make_settings
+from .conftest import eventually, make_settings
 from .lab import HOST_PUBLIC, HOST_UPLINK, METADATA, OTHER_PUBLIC, PRIVATE, PUBLIC, connect, reaches
 
 pytestmark = pytest.mark.root
@@ -169,3 +169,23 @@ async def test_the_operator_opens_private_targets(
     finally:
         await pool.reap(frozenset())
         await pool.close()
+
+
+async def test_an_error_about_anothers_connection_is_not_believed(
+    slot: Slot, internet: lab.Lab
+) -> None:
+    """A guest must not shrink the path of the host's own packets by forged ICMP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
+        ours.connect((PUBLIC, 5000))
+        ours.send(b"now it is tracked")
+        forged = lab.fragmentation_needed(ours.getsockname(), ours.getpeername(), mtu=600)
+
+        def forge() -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+                raw.sendto(forged, (HOST_UPLINK, 0))
+
+        lab.namespaces.enter(slot.netns, forge)
+        await asyncio.sleep(0.1)
+        assert lab.path_mtu(ours) == 1500
+        lab.namespaces.enter(internet.internet, forge)  # a router may say so
+        await eventually(lambda: lab.path_mtu(ours) == 600, within=2)

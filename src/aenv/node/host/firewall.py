@@ -8,12 +8,14 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from aenv.models.errors import HostSetupError
 from aenv.node.host.port import Firewall
 
 _TIMEOUT = 10
+_LEGACY_TABLES = Path("/proc/net/ip_tables_names")
 _NETLINK_NETFILTER = 12
 _SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES = 270, 1, 7
 
@@ -24,6 +26,12 @@ class RootFirewall(Firewall):
 
     def tables(self) -> list[str]:
         return [line.removeprefix("table ") for line in self._run(["list", "tables"]).splitlines()]
+
+    def has_legacy_rules(self) -> bool:
+        try:
+            return "filter" in _LEGACY_TABLES.read_text().split()
+        except OSError:
+            return False
 
     @contextmanager
     def changes(self) -> Iterator[socket.socket]:

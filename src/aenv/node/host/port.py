@@ -191,6 +191,10 @@ class Firewall(ABC):
         """Family and name of every table."""
 
     @abstractmethod
+    def has_legacy_rules(self) -> bool:
+        """Whether iptables of the old kind filters packets; nft does not show its rules."""
+
+    @abstractmethod
     def changes(self) -> AbstractContextManager[socket.socket]:
         """A non-blocking socket that has something to read when somebody changes the ruleset."""
 

@@ -40,9 +40,10 @@ class Obstacle:
 def findings(layout: Layout, firewall: Firewall) -> list[Finding]:
     obstacles = find(layout, firewall.ruleset())
     closed = [obstacle for obstacle in obstacles if not obstacle.open]
+    legacy = [_legacy_finding(layout)] if firewall.has_legacy_rules() else []
     if not closed:
-        return [Finding("firewall", Severity.OK, "no other firewall stops sandboxes")]
-    return [
+        return legacy or [Finding("firewall", Severity.OK, "no other firewall stops sandboxes")]
+    return legacy + [
         Finding(
             "firewall",
             Severity.MISSING,
@@ -76,6 +77,18 @@ def close_for(layout: Layout, firewall: Firewall) -> list[str]:
     if removed:
         firewall.load("\n".join(removed) + "\n")
     return removed
+
+
+def _legacy_finding(layout: Layout) -> Finding:
+    rule = f"-j ACCEPT -m comment --comment {mark(layout)}"
+    return Finding(
+        "firewall",
+        Severity.WARNING,
+        "iptables-legacy filters packets where aenv cannot look; if sandboxes have no network",
+        f"iptables-legacy -I FORWARD -i {layout.interface_prefix}+ {rule}; iptables-legacy -I "
+        f"FORWARD -o {layout.interface_prefix}+ -m conntrack --ctstate RELATED,ESTABLISHED {rule}; "
+        f"iptables-legacy -I INPUT -i {layout.interface_prefix}+ {rule}",
+    )
 
 
 def mark(layout: Layout) -> str:

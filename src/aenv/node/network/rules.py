@@ -124,8 +124,8 @@ table {self.name} {{
     fib daddr type != unicast drop
   }}
   chain to_host {{
-    ct direction reply accept
-    meta l4proto icmp ct state related accept
+    ct state established ct direction reply accept
+    meta l4proto icmp ct state related iifname . ct original ip daddr @guests accept
     iifname . ip daddr @gateways {_PORT} 53 accept
 {_lines(_host_targets(self.openings, "accept"))}
     {_REFUSE}
@@ -139,8 +139,8 @@ table {self.name} {{
     iifname {ours} goto received
   }}
   chain received {{
-    ct direction reply accept
-    meta l4proto icmp ct state related accept
+    ct state established ct direction reply accept
+    meta l4proto icmp ct state related iifname . ct original ip daddr @guests accept
     iifname . ip daddr @gateways {_PORT} {self.dns_port} accept
 {_lines(_host_targets(self.openings, "goto judged"))}
     drop
