@@ -141,4 +141,4 @@ def test_it_is_marked_as_not_reproducible_and_kept_out_of_the_shared_cache() -> 
 
 def test_a_host_without_usr_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostSetupError, match="/usr/bin"):
-        HostRecipe(tmp_path).digest()
+        HostRecipe(tmp_path).build(tmp_path, lambda *_: None)

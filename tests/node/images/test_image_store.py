@@ -149,6 +149,27 @@ async def test_a_full_disk_fails_the_build_and_leaves_nothing(shop: Shop) -> Non
     assert [p for p in (shop.root / "cache/images").iterdir() if p.is_dir()] == []
 
 
+async def test_a_build_that_cannot_even_start_tells_why(
+    slow: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    failed = await slow.store().ensure("tiny", wait=10)
+
+    assert failed.status is TemplateStatus.ERROR
+    assert "needs root" in str(failed.error)
+
+
+async def test_a_template_that_this_host_cannot_have_does_not_stop_the_server(shop: Shop) -> None:
+    shop.recipe.error = HostSetupError("this host has no /usr/bin")
+    store = shop.store()
+
+    await store.start()
+
+    assert await store.list() == []
+    assert (await store.progress("tiny")).error == "this host has no /usr/bin"
+
+
 async def test_a_new_recipe_makes_a_new_image_and_the_old_mount_goes(shop: Shop) -> None:
     old = await shop.store().open("tiny")
     shop.recipe = TinyRecipe(revision="2")

@@ -71,6 +71,20 @@ def test_sealing_again_replaces(shelf: Shelf) -> None:
     assert shelf.find(TinyRecipe()) == second
 
 
+def test_pruning_keeps_the_newest_of_a_template(shelf: Shelf) -> None:
+    for revision in "123":
+        stock(shelf, TinyRecipe(revision))
+
+    shelf.prune("other", keep=0)
+    shelf.prune("tiny", keep=2)
+
+    assert [shelf.find(TinyRecipe(revision)) is not None for revision in "123"] == [
+        False,
+        True,
+        True,
+    ]
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1, "binds": 3}'])
 def test_a_damaged_record_is_as_none(shelf: Shelf, content: str) -> None:
     record = stock(shelf, TinyRecipe())

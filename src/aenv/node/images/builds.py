@@ -8,7 +8,7 @@ import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable
 
-from aenv.models.errors import HostSetupError, TemplateBuildError
+from aenv.models.errors import AenvError, HostSetupError
 from aenv.models.folders import Folders
 from aenv.models.templates import TemplateProgress, TemplateStatus
 from aenv.node.images.progress import BuildState
@@ -69,13 +69,16 @@ class Builds:
         return self._state(recipe).read()
 
     async def _bring_about(self, recipe: Recipe) -> None:
-        """Return when the image is there, or raise."""
-        async with asyncio.timeout(_BUILD_TIMEOUT):
-            while (outcome := await self._attempt(recipe)) == BUSY:
-                await self._follow(recipe)
-        if outcome != DONE:
-            error = (await self.progress(recipe)).error
-            raise TemplateBuildError(error or f"the build of {recipe.name} failed")
+        """Return when the image is there or the reason why not is in the progress file."""
+        try:
+            async with asyncio.timeout(_BUILD_TIMEOUT):
+                while await self._attempt(recipe) == BUSY:
+                    await self._follow(recipe)
+        except TimeoutError:
+            message = f"the build of {recipe.name} did not end in {_BUILD_TIMEOUT} s"
+            await asyncio.to_thread(self._fail, recipe, message)
+        except (AenvError, OSError) as error:
+            await asyncio.to_thread(self._fail, recipe, str(error))
 
     async def _follow(self, recipe: Recipe) -> None:
         state = self._state(recipe)

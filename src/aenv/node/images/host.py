@@ -153,6 +153,8 @@ class HostRecipe(Recipe):
         return fingerprint(*parts)
 
     def build(self, workspace: Path, report: Report) -> Built:
+        if not (self._root / "usr/bin").is_dir():
+            raise HostSetupError("this host has no /usr/bin; build the template base instead")
         report(0.0, "copying the skeleton")
         root = workspace / "rootfs"
         root.mkdir(mode=0o755)
@@ -201,8 +203,6 @@ class HostRecipe(Recipe):
         )
 
     def _binds(self) -> tuple[Bind, ...]:
-        if not (self._root / "usr/bin").is_dir():
-            raise HostSetupError("this host has no /usr/bin; build the template base instead")
         return (
             Bind(self._root / "usr", "/usr"),
             *(

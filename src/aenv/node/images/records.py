@@ -119,6 +119,14 @@ class Shelf:
         _fsync(self.root)
         return record
 
+    def prune(self, name: str, keep: int) -> None:
+        """Remove all but the newest ``keep`` images of a template; older recipes made the others."""
+        found = [_read(path) for path in self.root.glob(f"*/{RECORD}")]
+        records = [record for record in found if record and record.name == name]
+        records.sort(key=lambda record: record.built_at, reverse=True)
+        for record in records[keep:]:
+            self.remove(record)
+
     def remove(self, record: Record) -> None:
         """Take an image off the shelf. Mounts of it stay valid: they hold the file."""
         folder = self.folder(record.recipe)

@@ -20,6 +20,8 @@ from aenv.node.images.recipes import Recipe
 from aenv.node.images.records import Shelf
 
 DONE, FAILED, BUSY = 0, 1, 75
+_KEEP = 2
+"""Images per template: this recipe's and the one before, which a server not yet updated may use."""
 
 
 def main() -> int:
@@ -43,6 +45,8 @@ def build(wanted: Recipe, shelf: Shelf) -> int:
         except (AenvError, OSError) as error:
             state.fail(str(error))
             return FAILED
+        if wanted.host_wide:
+            shelf.prune(wanted.name, keep=_KEEP)
         state.clear()
         return DONE
 
