@@ -120,7 +120,7 @@ class Shelf:
         return record
 
     def prune(self, name: str, keep: int) -> None:
-        """Remove all but the newest ``keep`` images of a template; older recipes made the others."""
+        """Remove all but the newest ``keep`` images of a template."""
         found = [_read(path) for path in self.root.glob(f"*/{RECORD}")]
         records = [record for record in found if record and record.name == name]
         records.sort(key=lambda record: record.built_at, reverse=True)
