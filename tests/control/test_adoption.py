@@ -8,6 +8,7 @@ import pytest
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
+from aenv.models.errors import HostSetupError
 from aenv.models.sandboxes import Culprit, EndKind, SandboxExit
 
 
@@ -118,6 +119,18 @@ async def test_closing_leaves_sandboxes_running(house: House) -> None:
 
     await house.restart()
     assert await house.state(record.id) == "running"
+
+
+async def test_a_node_that_cannot_start_leaves_nothing_open(house: House) -> None:
+    await house.system.close()
+    house.node.knobs.start_error = HostSetupError("no cgroups; run aenv doctor")
+
+    with pytest.raises(HostSetupError, match="doctor"):
+        await house.restart()
+
+    assert house.node.closed
+    house.node.knobs.start_error = None
+    await house.restart()
 
 
 async def test_a_row_without_its_creation_is_swept_up(

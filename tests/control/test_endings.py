@@ -8,7 +8,7 @@ import pytest
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
-from aenv.models.errors import EngineError, SandboxNotFoundError
+from aenv.models.errors import DiskFullError, EngineError, SandboxNotFoundError
 from aenv.models.sandboxes import Culprit, EndKind
 from aenv.store import sandboxes as rows
 
@@ -183,6 +183,64 @@ class TestTime:
 
         await until_equal(lambda: house.state(record.id), "killed")
         assert len(failures) == 3
+
+
+class TestAFullDisk:
+    """The catalog cannot be written, but machines can be freed."""
+
+    @pytest.fixture
+    def full(self, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+        """Set: changes of sandboxes fail."""
+        real, full = rows.change, asyncio.Event()
+
+        def change(*arguments: object) -> bool:
+            if full.is_set():
+                raise DiskFullError("disk is full")
+            return real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(rows, "change", change)
+        return full
+
+    async def test_refuses_a_create_and_keeps_no_machine(
+        self, house: House, full: asyncio.Event
+    ) -> None:
+        full.set()
+        with pytest.raises(DiskFullError):
+            await house.create()
+        assert house.node.running == {}
+
+        full.clear()
+        house.clock.pass_time(31)
+        await until_equal(lambda: _count(house), 0)
+
+    async def test_delays_the_end_until_there_is_room_without_spinning(
+        self, house: House, full: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aenv.control.reaper.LONGEST_PAUSE", 0.05)
+        record = await house.create(timeout=60)
+        full.set()
+        house.clock.pass_time(60)
+        before = asyncio.get_running_loop().time()
+        passes = 0
+        real = rows.due
+
+        def counted(*arguments: object) -> object:
+            nonlocal passes
+            passes += 1
+            return real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(rows, "due", counted)
+        await asyncio.sleep(0.5)
+        spent = asyncio.get_running_loop().time() - before
+        assert 1 <= passes <= spent / 0.05 + 5
+        assert await house.state(record.id) == "running"
+
+        full.clear()
+        await until_equal(lambda: house.state(record.id), "killed")
+
+
+async def _count(house: House) -> int:
+    return len(await house.living())
 
 
 class TestExits:

@@ -29,6 +29,7 @@ class Knobs:
     network_errors: list[Exception] = field(default_factory=list)
     exits_errors: list[Exception] = field(default_factory=list)
     info_error: Exception | None = None
+    start_error: Exception | None = None
     build: TemplateProgress | None = None
 
 
@@ -57,6 +58,8 @@ class FakeNode(Node):
 
     async def start(self, adopt: tuple[AdoptRequest, ...]) -> Adoption:
         self._called("start", "")
+        if self.knobs.start_error:
+            raise self.knobs.start_error
         wanted = {request.sandbox_id for request in adopt}
         reaped = [name for name in self.running if name not in wanted]
         for name in reaped:

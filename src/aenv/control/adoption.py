@@ -7,6 +7,7 @@ from __future__ import annotations
 import structlog
 
 from aenv.control import creation
+from aenv.control.deadlines import deadline
 from aenv.control.endings import Endings
 from aenv.control.routes import RouteTable
 from aenv.models.errors import AenvError, Culprit, InfrastructureError
@@ -17,6 +18,7 @@ from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord
 
 log = structlog.get_logger()
+START_TIMEOUT = 300.0
 UNFINISHED = (
     SandboxState.CREATING,
     SandboxState.RUNNING,
@@ -34,7 +36,8 @@ async def adopt(catalog: Catalog, node: Node, routes: RouteTable, endings: Endin
     unfinished = await catalog.read(lambda db: rows.in_states(db, UNFINISHED))
     known = {record.id: record for record in unfinished}
     wanted = tuple(_request(record) for record in known.values() if _should_run(record))
-    outcome = await node.start(wanted)
+    async with deadline(START_TIMEOUT, "starting the node"):
+        outcome = await node.start(wanted)
     for running in outcome.running:
         record = known.pop(running.sandbox_id)
         routes.publish(creation.route(record, running))

@@ -99,8 +99,20 @@ class Endings:
             killing = await self._begin(record.id, EndKind.CREATE_FAILED, f"{code}: {error}")
         except SandboxNotFoundError:
             return
+        except AenvError as failure:
+            log.error("end not recorded, the sweep will", sandbox_id=record.id, error=str(failure))
+            await self._clear_away(record.id)
+            return
         self._boots.making.pop(record.id, None)
         await self._finished(killing)
+
+    async def _clear_away(self, sandbox_id: str) -> None:
+        """Free a machine whose end cannot be written down (the catalog's disk is full)."""
+        try:
+            async with asyncio.timeout(DESTROY_TIMEOUT):
+                await self._node.destroy(sandbox_id)
+        except (AenvError, TimeoutError) as error:
+            log.error("sandbox not destroyed", sandbox_id=sandbox_id, error=repr(error))
 
     async def resume(self, record: SandboxRecord) -> None:
         """Finish what was found in ``killing``; in the background."""

@@ -25,6 +25,7 @@ TICK = 0.5
 SWEEP_EVERY = 30 * SECOND
 REMEMBER = 24 * 3600 * SECOND
 FORGET_TIMEOUT = 10.0
+LONGEST_PAUSE = 10.0
 STUCK = (SandboxState.CREATING, SandboxState.KILLING)
 
 
@@ -51,6 +52,7 @@ class Reaper:
         self._boots = boots
         self._background = background
         self._tick = tick
+        self._pause = tick
         self._steps = StepDetector(clock)
         self._wake = asyncio.Event()
         self._next: int | None = 0
@@ -93,11 +95,22 @@ class Reaper:
             for record in due
         ]
         if ended:
-            await asyncio.wait(ended, timeout=self._tick)
+            done, _ = await asyncio.wait(ended, timeout=self._tick)
+            self._back_off([error for task in done if (error := task.exception())])
         self._next = None
         next_end = await self._catalog.read(rows.next_end)
         if next_end is not None:
-            self.deadline(next_end)
+            self._next = next_end if self._next is None else min(self._next, next_end)
+
+    def _back_off(self, errors: list[BaseException]) -> None:
+        """What could not be ended is tried again, ever more slowly: a full disk is no reason to
+        spin and to log.
+        """
+        if errors:
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            log.error("not ended yet", sandboxes=len(errors), error=repr(errors[0]))
+        else:
+            self._pause = self._tick
 
     async def _sweep(self, now: int) -> None:
         """Finish what nobody works on, and forget what ended long ago."""
@@ -124,7 +137,7 @@ class Reaper:
         seconds = self._tick
         if self._next is not None:
             left = (self._next - self._clock.wall()) / SECOND
-            seconds = min(self._tick, max(left, 0.001))
+            seconds = min(self._tick, left) if left > 0 else self._pause
         try:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()

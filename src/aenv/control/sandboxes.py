@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from aenv.control import listing, networks, requests
 from aenv.control.clocks import SECOND
@@ -48,7 +49,7 @@ class Sandboxes:
         self._s = services
         self._creation = creation
         self._deadline = deadline
-        self._network_locks: dict[str, asyncio.Lock] = {}
+        self._network_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, caller: Caller, request: CreateRequest) -> SandboxRecord:
         record = await self._creation.create(caller, request)
@@ -151,8 +152,6 @@ class Sandboxes:
             async with deadline(NETWORK_TIMEOUT, "changing the network rules"):
                 await self._s.node.set_network(sandbox_id, rules)
             await self._change(caller, sandbox_id, lambda _: {"network": networks.to_json(rules)})
-        if not lock.locked():
-            self._network_locks.pop(sandbox_id, None)
 
     async def _change(self, caller: Caller, sandbox_id: str, change: Change) -> SandboxRecord:
         for _ in range(ATTEMPTS):
