@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -33,6 +34,12 @@ async def examine() -> list[Finding]:
 
 def missing(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity is Severity.MISSING]
+
+
+def is_command(fix: str) -> bool:
+    """Whether it can be run as it stands; some advice is for the person only."""
+    parts = [part.split() for part in re.split(r"&&|;", fix) if part.strip()]
+    return bool(parts) and all(shutil.which(words[0]) is not None for words in parts)
 
 
 def _settings() -> Settings:

@@ -62,8 +62,10 @@ def _show(findings: list[Finding]) -> None:
 def _mend(findings: list[Finding], *, yes: bool) -> None:
     import subprocess
 
+    from aenv.cli.checkups import is_command
+
     fixes = list(dict.fromkeys(f.fix for f in findings if f.fix and f.severity != "ok"))
-    for fix in fixes:
+    for fix in filter(is_command, fixes):
         if not yes:
             if not is_tty(0):
                 raise typer.BadParameter("--fix without a terminal needs -y")

@@ -43,7 +43,8 @@ def server(
     from aenv.store.settings import load_settings
 
     overrides = {"host": host, "port": port, "engine": engine, "idle_exit": idle_exit}
-    serve(load_settings(_folders(data), overrides, os.environ))
+    settings = load_settings(_folders(data), overrides, os.environ)
+    raise typer.Exit(serve(settings, ready=_ready))
 
 
 @command("up", SERVER)
@@ -103,6 +104,10 @@ def version() -> None:
     emit_json({"version": __version__}) if common.json else emit(f"aenv {__version__}")
 
 
+def _ready(url: str) -> None:
+    emit_json({"url": url}) if common.json else emit(url)
+
+
 def _folders(data: Path | None) -> Folders:
     from aenv.models.folders import Folders
 
@@ -156,4 +161,6 @@ def _tell_down(*, stopped: bool, killed: int, left: int = 0) -> None:
     elif left:
         note(f"the server has ended; {left} sandboxes run on")
     else:
-        note(f"the server has ended; {killed} sandboxes killed")
+        note(
+            f"the server has ended; {killed} sandboxes killed" if killed else "the server has ended"
+        )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ async def _stdin() -> AsyncIterator[bytes]:
     pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
 
     def read() -> None:
-        with suppress(RuntimeError):  # the loop ended while we waited for input
+        with suppress(RuntimeError, CancelledError):  # the loop ended while we waited
             while True:
                 try:
                     data = os.read(0, _CHUNK)

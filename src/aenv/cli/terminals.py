@@ -40,7 +40,7 @@ async def join(process: AsyncProcess) -> int:
 def _raw(descriptor: int) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor)
+        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead is for the guest
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -27,7 +27,7 @@ from aenv.sdk.endpoints import DEFAULT_PORT, DEFAULT_PROFILE, Endpoint, read_pro
 
 IDLE_EXIT = 600
 """Seconds without sandbox or request after which a server that was started on demand ends."""
-START_DEADLINE = 30.0
+START_DEADLINE = 60.0
 LOG_NAME = "server.log"
 LOCK_NAME = "server.lock"
 _NO_ENGINE = (
