@@ -140,6 +140,7 @@ def skeleton(folder: Path) -> Path:
     (folder / "tmp").chmod(0o1777)
     for name in _LINKS:
         if Path("/", name).is_symlink():
+            (folder / name).unlink(missing_ok=True)
             (folder / name).symlink_to(os.readlink(f"/{name}"))
     (folder / "etc/passwd").write_text(
         "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from tests.conformance.subjects import Subject, healthy
 from tests.conformance.test_life import process_of
 
 from aenv.models.errors import Culprit, NotFoundError
+from aenv.models.ids import new_sandbox_id
 from aenv.node.engine import Machine
 from aenv.node.supervisor.client import SupervisorClient
+
+ROOT = Path(__file__).parents[2]
 
 
 async def test_a_machine_that_outlived_the_server_is_taken_over(
@@ -83,6 +87,25 @@ async def test_machines_nobody_keeps_are_reaped_and_others_are_not(subject: Subj
     assert subject.traces(orphan.sandbox_id) == []
     adopted = await subject.engine.adopt(kept.sandbox_id)
     assert await healthy(adopted)
+
+
+@pytest.mark.parametrize("delay", [0.01, 0.05, 0.12, 0.2, 0.3, 5])
+async def test_nothing_is_left_of_a_boot_during_which_the_server_died(
+    engine_name: str, folder: Path, agent_binary: Path, delay: float
+) -> None:
+    sandbox_id = new_sandbox_id()
+    arguments = (engine_name, str(folder), str(agent_binary), sandbox_id, str(delay))
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.conformance.dying_server", *arguments, cwd=ROOT
+    )
+    assert await asyncio.wait_for(server.wait(), 60) == 0
+
+    subject = Subject.of(engine_name, folder, agent_binary)
+    await subject.engine.start()
+    await subject.engine.reap(frozenset())
+
+    assert subject.traces(sandbox_id) == []
+    await subject.engine.close()
 
 
 async def test_an_unknown_machine_is_not_adopted(subject: Subject) -> None:

@@ -75,34 +75,41 @@ class Parts:
             raise failures[0]
 
     async def _kill(self, bundle: Bundle) -> None:
-        keys = await self._known(bundle)
-        for key in keys:
-            await self.supervisor.signal(key, signal.SIGKILL)
+        """Kill until nothing is left: a runsc that dies while it starts a sandbox leaves more."""
         try:
             async with asyncio.timeout(_DEATH_TIMEOUT):
-                await asyncio.gather(*(self.supervisor.wait(key) for key in keys))
+                complete = await self._kill_known(bundle)
+                while not complete and (pids := await asyncio.to_thread(_strays, bundle)):
+                    await self._watch_strays(bundle, pids)
+                    await self._kill_known(bundle)
         except TimeoutError:
             raise EngineError(
                 f"processes of {bundle.sandbox_id} outlived SIGKILL by {_DEATH_TIMEOUT:g} s"
             ) from None
 
-    async def _known(self, bundle: Bundle) -> list[str]:
-        """Keys of all processes of this machine; those that nobody watched yet are from now on."""
-        records = {
-            record.key: record
+    async def _kill_known(self, bundle: Bundle) -> bool:
+        """False if the sandbox process itself was never watched: then there may be strays."""
+        keys = await self._keys(bundle)
+        for key in keys:
+            await self.supervisor.signal(key, signal.SIGKILL)
+        await asyncio.gather(*(self.supervisor.wait(key) for key in keys))
+        return bundle.sandbox_id in keys
+
+    async def _watch_strays(self, bundle: Bundle, pids: list[int]) -> None:
+        known = await self._keys(bundle)
+        for key, pid in ((f"{bundle.sandbox_id}/{pid}", pid) for pid in pids):
+            if key not in known:
+                await self.supervisor.watch(key, pid)
+
+    async def _keys(self, bundle: Bundle) -> list[str]:
+        return [
+            record.key
             for record in await self.supervisor.records()
             if record.key.partition("/")[0] == bundle.sandbox_id
-        }
-        watched = {record.pid for record in records.values() if record.ending is None}
-        if bundle.sandbox_id not in records:  # it never came up properly
-            for pid in await asyncio.to_thread(_strays, bundle):
-                if pid not in watched:
-                    record = await self.supervisor.watch(f"{bundle.sandbox_id}/{pid}", pid)
-                    records[record.key] = record
-        return list(records)
+        ]
 
     async def _forget(self, bundle: Bundle) -> None:
-        for key in await self._known(bundle):
+        for key in await self._keys(bundle):
             await self.supervisor.forget(key)
         await self.supervisor.drop_console(bundle.console)
 

@@ -157,7 +157,6 @@ class Children:
         run = self._runs.pop(pid, None)
         if run is not None:
             self._finish(run, ending)
-            return
         for record in self.journal.records.values():
             if record.pid == pid and record.ending is None and record.start == start:
                 self._close(record, ending)
