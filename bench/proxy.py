@@ -1,11 +1,9 @@
-"""The proxy beside its floor: requests per second and latency direct to a guest server, and through
-us.
+"""The proxy beside its floor: requests per second and latency direct to a guest, and through us.
 
-python bench/proxy.py [--seconds 3] [--json FILE] [--profile]
-
-The floor is a trivial Go server (``bench/upstream``), measured in the same run by the same client:
-``wrk`` if it is installed, else a raw asyncio client. Client, proxy and server share the machine's
-cores.
+``python -m bench proxy`` measures two guests: a trivial Go server (``bench/upstream``), which makes
+the proxy look as bad as it can, and the agent of a real sandbox. Alone, ``python -m bench.proxy
+[--seconds 3] [--profile]`` measures the Go server only, and can profile the proxy. The client is
+``wrk`` if installed, else a raw asyncio one; client, proxy and guest share the machine's cores.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import json
-import os
 import pstats
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,8 +22,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from bench.harness import Row, free_port
 
 SANDBOX_ID = "ibenchbenchbenchbenc"
 HERE = Path(__file__).parent
@@ -34,51 +33,81 @@ CONNECTIONS = (1, 8, 32)
 
 
 @dataclass(frozen=True)
-class Sample:
-    path: str
-    connections: int
+class Endpoint:
+    host: str
+    port: int
+    sandbox_id: str = SANDBOX_ID
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests per second; seconds."""
+
     rps: float
-    p50_ms: float
-    p99_ms: float
+    p50: float
+    p99: float
+
+
+def run(runs: int) -> Iterator[Row]:
+    seconds = max(1, runs / 25)
+    with upstream() as guest, proxy(guest) as through:
+        yield from compare("trivial server", Endpoint("127.0.0.1", guest), through, seconds)
+    yield from run_sandbox(seconds)
+
+
+def run_sandbox(seconds: float) -> Iterator[Row]:
+    from aenv import Sandbox
+    from aenv.models.sandboxes import AGENT_PORT
+    from bench import agents
+    from bench.harness import API_KEY, live_server
+
+    with (
+        live_server() as server,
+        Sandbox.create("base", url=server.url, api_key=API_KEY) as sandbox,
+    ):
+        direct = Endpoint(agents.guest_ip(server, sandbox.id), AGENT_PORT, sandbox.id)
+        port = int(server.url.rpartition(":")[2])
+        through = Endpoint("127.0.0.1", port, sandbox.id)
+        yield from compare("agent in a sandbox", direct, through, seconds)
+
+
+def compare(guest: str, direct: Endpoint, through: Endpoint, seconds: float) -> Iterator[Row]:
+    for count in CONNECTIONS:
+        load(direct, count, 0.5)
+        load(through, count, 0.5)
+        floor, ours = load(direct, count, seconds), load(through, count, seconds)
+        name = f"{guest}, {count} connections"
+        budget = "≥ 0.5" if guest.startswith("agent") else ""
+        detail = {"p50": ours.p50 * 1e3, "p99": ours.p99 * 1e3}
+        yield Row(
+            "proxy", name, ours.rps, "rps", floor.rps, budget, more_is_better=True, detail=detail
+        )
+        tail = {"direct p99/p50": floor.p99 / floor.p50}
+        yield Row(
+            "proxy",
+            f"{name}: p99 (floor: p50)",
+            ours.p99 * 1e3,
+            "ms",
+            ours.p50 * 1e3,
+            "≤ 5",
+            detail=tail,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true", help="profile the proxy (slows it)")
     parser.add_argument("--serve", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(*options.serve, profile=options.profile)
         return
-    samples = measure(options.seconds, profile=options.profile)
-    print(table(samples))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(sample) for sample in samples], indent=2))
-
-
-def measure(seconds: float, *, profile: bool) -> list[Sample]:
-    samples = []
-    with upstream() as direct, proxy(direct, profile=profile) as through:
-        for connections in CONNECTIONS:
-            for path, port in (("direct", direct), ("proxy", through)):
-                load(port, connections, 0.5)
-                rps, p50, p99 = load(port, connections, seconds)
-                samples.append(Sample(path, connections, rps, p50 * 1e3, p99 * 1e3))
-    return samples
-
-
-def table(samples: list[Sample]) -> str:
-    lines = ["conns    path       rps   p50 ms   p99 ms   ratio  p99/p50"]
-    for sample in samples:
-        floor = next(s for s in samples if s.connections == sample.connections)
-        lines.append(
-            f"{sample.connections:5d} {sample.path:>7} {sample.rps:9.0f} {sample.p50_ms:8.3f} "
-            f"{sample.p99_ms:8.3f} {sample.rps / floor.rps:7.1%} "
-            f"{sample.p99_ms / sample.p50_ms:8.1f}"
-        )
-    return "\n".join(lines)
+    with upstream() as guest, proxy(guest, profile=options.profile) as through:
+        for row in compare(
+            "trivial server", Endpoint("127.0.0.1", guest), through, options.seconds
+        ):
+            print(f"{row.name:45} {row.value:9.2f} {row.unit:3} ratio {row.ratio:5.2f}")
 
 
 @contextmanager
@@ -96,15 +125,15 @@ def upstream() -> Iterator[int]:
 
 
 @contextmanager
-def proxy(guest: int, *, profile: bool) -> Iterator[int]:
+def proxy(guest: int, *, profile: bool = False) -> Iterator[Endpoint]:
     port = free_port()
-    arguments = [sys.executable, __file__, "--serve", str(port), str(guest)]
+    arguments = [sys.executable, "-m", "bench.proxy", "--serve", str(port), str(guest)]
     process = subprocess.Popen(arguments + ["--profile"] * profile)
     try:
         await_port(port)
-        yield port
+        yield Endpoint("127.0.0.1", port)
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)
         process.wait()
 
 
@@ -128,16 +157,12 @@ def serve(port: int, guest: int, *, profile: bool) -> None:
         profiler.enable()
     try:
         uvicorn.Server(config).run()
+    except KeyboardInterrupt:
+        pass
     finally:
         if profiler:
             profiler.disable()
             pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def await_port(port: int) -> None:
@@ -153,24 +178,24 @@ def await_port(port: int) -> None:
             return
 
 
-def load(port: int, connections: int, seconds: float) -> tuple[float, float, float]:
-    """Requests per second, and the median and 99th percentile in seconds."""
+def load(where: Endpoint, connections: int, seconds: float) -> Load:
     if shutil.which("wrk"):
-        return wrk(port, connections, seconds)
+        return wrk(where, connections, seconds)
     import uvloop
 
-    return uvloop.run(raw_load(port, connections, seconds))
+    return uvloop.run(raw_load(where, connections, seconds))
 
 
-def wrk(port: int, connections: int, seconds: float) -> tuple[float, float, float]:
+def wrk(where: Endpoint, connections: int, seconds: float) -> Load:
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
-    command += ["-H", f"E2b-Sandbox-Id: {SANDBOX_ID}", f"http://127.0.0.1:{port}/health"]
+    command += ["-H", f"E2b-Sandbox-Id: {where.sandbox_id}"]
+    command.append(f"http://{where.host}:{where.port}/health")
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if "Non-2xx" in out or "Socket errors" in out:
         raise RuntimeError(out)
     rps = float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1])
     quantiles = dict(re.findall(r"(50|99)%\s+([\d.]+[mu]?s)", out))
-    return rps, seconds_of(quantiles["50"]), seconds_of(quantiles["99"])
+    return Load(rps, seconds_of(quantiles["50"]), seconds_of(quantiles["99"]))
 
 
 def seconds_of(text: str) -> float:
@@ -178,27 +203,28 @@ def seconds_of(text: str) -> float:
     return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
 
 
-async def raw_load(port: int, connections: int, seconds: float) -> tuple[float, float, float]:
+async def raw_load(where: Endpoint, connections: int, seconds: float) -> Load:
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
     ends = loop.time() + seconds
-    clients = [RawClient(port, latencies, ends) for _ in range(connections)]
+    clients = [RawClient(where, latencies, ends) for _ in range(connections)]
     for client in clients:
-        await loop.create_connection(lambda client=client: client, "127.0.0.1", port)
+        await loop.create_connection(lambda client=client: client, where.host, where.port)
     async with asyncio.timeout(seconds + 10):
         await asyncio.gather(*(client.done for client in clients))
     latencies.sort()
     count = len(latencies)
-    return count / seconds, latencies[count // 2], latencies[min(count - 1, count * 99 // 100)]
+    p99 = latencies[min(count - 1, count * 99 // 100)]
+    return Load(count / seconds, latencies[count // 2], p99)
 
 
 class RawClient(asyncio.Protocol):
-    """Sends a request, waits for an answer of a known size, and so on."""
+    """Sends a request, waits for its answer (204, or "hello"), and so on."""
 
-    def __init__(self, port: int, latencies: list[float], ends: float) -> None:
+    def __init__(self, where: Endpoint, latencies: list[float], ends: float) -> None:
         self.request = (
-            f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            f"E2b-Sandbox-Id: {SANDBOX_ID}\r\n\r\n"
+            f"GET /health HTTP/1.1\r\nHost: {where.host}:{where.port}\r\n"
+            f"E2b-Sandbox-Id: {where.sandbox_id}\r\n\r\n"
         ).encode()
         self.latencies, self.ends = latencies, ends
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -212,7 +238,7 @@ class RawClient(asyncio.Protocol):
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
-        if not data.endswith(b"hello"):
+        if not data.endswith((b"hello", b"\r\n\r\n")) or not data.startswith(b"HTTP/1.1 20"):
             self.done.set_exception(RuntimeError(f"unexpected answer: {data!r}"))
             return
         now = time.monotonic()
@@ -225,5 +251,4 @@ class RawClient(asyncio.Protocol):
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     main()
