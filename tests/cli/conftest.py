@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from aenv.sdk import _loops
 from tests.fakes.agents import agent_binary
 from tests.fakes.control_plane import KEY, ControlPlane
+
+from aenv.sdk import _loops
 
 ARGV = [sys.executable, "-m", "aenv.cli.main"]
 TIMEOUT = 120

@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from tests.cli.conftest import Cli
 from tests.fakes.control_plane import KEY, ControlPlane
 

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 
-from aenv.sdk import _loops
 from tests.cli.conftest import ARGV, Cli
 from tests.fakes.control_plane import ControlPlane
+
+from aenv.sdk import _loops
 
 
 def test_both_outputs_and_the_exit_code(cli: Cli, sandbox: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +37,16 @@ def sandbox(plane: ControlPlane) -> Iterator[Sandbox]:
 def test_the_file_is_what_the_generator_writes() -> None:
     """If this fails: python -m aenv.sdk._derive"""
     assert _derive.formatted(_derive.derive()) == _derive.TARGET.read_text()
+
+
+def test_every_exported_name_is_there_and_httpx_comes_without_its_command() -> None:
+    for name in aenv.sdk.__all__:
+        assert getattr(aenv.sdk, name) is not None
+    script = (
+        "import sys; from aenv import Sandbox; "
+        "assert not {'pygments', 'rich', 'click'} & set(sys.modules); import httpx; httpx.Client"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("name", ["Sandbox", "Files", "Process", "Watch"])

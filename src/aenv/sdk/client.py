@@ -11,12 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
-import httpx
-
 from aenv._version import __version__
 from aenv.models.errors import AgentUnreachableError, ServerUnreachableError
 from aenv.models.sandboxes import AGENT_PORT
 from aenv.sdk import connect, faults
+from aenv.sdk._httpx import httpx
 from aenv.sdk.endpoints import Endpoint
 
 CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=90)

@@ -12,10 +12,9 @@ import struct
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import httpx
-
 from aenv.models.errors import AgentUnreachableError, InfrastructureError
 from aenv.sdk import faults
+from aenv.sdk._httpx import httpx
 
 _HEADER = struct.Struct(">BI")
 _COMPRESSED = 0b01
