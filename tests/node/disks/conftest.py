@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -49,7 +50,10 @@ async def pool(settings: Settings, host: Host) -> AsyncIterator[DiskPool]:
     await pool.reap(frozenset())
     await pool.close()
     assert mounts_under(host, settings.folders.data.parent) == []
-    assert host.loops.find(settings.folders.data / "pool.btrfs") is None
+    deadline = asyncio.get_running_loop().time() + 5  # the kernel detaches it in the background
+    while host.loops.find(settings.folders.data / "pool.btrfs") is not None:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
 
 
 def mounts_under(host: Host, folder: Path) -> list[Path]:

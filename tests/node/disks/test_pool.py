@@ -126,6 +126,30 @@ async def test_a_cancelled_create_leaves_nothing(
     assert mounts_under(host, settings.folders.instance_run) == []
 
 
+async def test_a_cancelled_second_create_leaves_the_first_disk_alone(
+    pool: DiskPool, lower: Path, identify: Identify
+) -> None:
+    disk = await pool.create(identify("a"), [lower], 64)
+    (disk.merged / "mine").write_text("precious")
+    creating = asyncio.create_task(pool.create(identify("a"), [lower], 64))
+    await asyncio.sleep(0)
+    creating.cancel()
+    with pytest.raises((asyncio.CancelledError, ConflictError)):
+        await creating
+    assert (disk.merged / "mine").read_text() == "precious"
+
+
+async def test_a_pool_that_was_just_closed_opens_again(
+    settings: Settings, host: Host, lower: Path, identify: Identify
+) -> None:
+    for _ in range(8):
+        pool = DiskPool(settings, host)
+        await pool.start()
+        disk = await pool.create(identify("a"), [lower], 64)
+        await disk.destroy()
+        await pool.close()
+
+
 async def test_a_restart_finds_disks_and_reaps_the_rest(
     pool: DiskPool, settings: Settings, host: Host, lower: Path, identify: Identify
 ) -> None:
@@ -308,3 +332,12 @@ async def test_plain_folders_count_what_is_in_them(
         await pool.reap(frozenset())
         await pool.close()
         host.close()
+
+
+async def test_looking_before_the_start_changes_nothing(settings: Settings, host: Host) -> None:
+    [found] = await DiskPool(settings, host).findings()
+    assert (found.severity, "pool.btrfs" in found.summary) == (Severity.OK, True)
+    assert not settings.folders.data.exists()
+    short = make_settings(settings.folders.data.parent, reserve_mb=1 << 40)
+    [found] = await DiskPool(short, host).findings()
+    assert found.severity is Severity.WARNING

@@ -166,8 +166,18 @@ async def test_a_host_without_controllers_says_so(tmp_path: Path) -> None:
 async def test_a_tree_that_others_own_is_refused_with_the_reason(tmp_path: Path) -> None:
     """A container's v2 root holds processes: enabling controllers there is an error."""
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
-    (tmp_path / "cgroup.subtree_control").mkdir()
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    (tmp_path / "cgroup.type").write_text("domain")
+    (tmp_path / "cgroup.procs").write_text("1")
     tree = Hierarchies.find(mountinfo(tmp_path, f"{tmp_path} rw - cgroup2 cgroup2 rw"))
     cgroups = Cgroups("0a1b2c3d", hierarchies=tree)
     assert not cgroups.available
-    assert "not enforced" in cgroups.findings()[0].summary
+    assert "holds processes itself" in cgroups.findings()[0].summary
+    assert not (tmp_path / "aenv").exists()
+
+
+@pytest.mark.root
+async def test_looking_changes_nothing() -> None:
+    cgroups = Cgroups(secrets.token_hex(4))
+    assert cgroups.findings() != []
+    assert folders(cgroups) == []

@@ -331,4 +331,6 @@ async def test_a_failed_start_leaves_the_host_as_it_was(
     pool = SlotPool(settings, host)
     with pytest.raises(HostSetupError, match=r"nft is missing.*apt-get install nftables"):
         await pool.start()
+    assert Severity.MISSING in [found.severity for found in await pool.findings()]
+    await pool.close()
     assert not host.kernel.ip_forward()

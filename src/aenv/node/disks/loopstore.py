@@ -96,6 +96,21 @@ class LoopStore(SubvolumeStore):
             )
         return found
 
+    def prospect(self) -> Finding:
+        """What :meth:`start` will find, or make."""
+        if self.exists():
+            return Finding("disk", Severity.OK, f"disks are limited, in {self._file}")
+        spare = free_bytes(self._file.parent) - self._reserve
+        if min(spare, self._most) < _SMALLEST:
+            return Finding(
+                "disk",
+                Severity.WARNING,
+                f"{self._file.parent} has {spare // MIB} MiB above the reserve: too little for a "
+                "pool, so disks will not be limited",
+                "free some space, or lower the setting disk_reserve_mb",
+            )
+        return Finding("disk", Severity.OK, f"disks will be limited, in {self._file}")
+
     def _allocate_new(self) -> None:
         spare = free_bytes(self._file.parent) - self._reserve
         size = min(_INITIAL, self._most, spare)

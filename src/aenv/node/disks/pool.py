@@ -18,8 +18,8 @@ from aenv.models.settings import Settings
 from aenv.node.disks.disk import Disk, DiskUsage
 from aenv.node.disks.loopstore import LoopStore
 from aenv.node.disks.records import DiskRecord
-from aenv.node.disks.stores import MIB, FolderStore, PoolKind, Store, SubvolumeStore
-from aenv.node.engine import Finding
+from aenv.node.disks.stores import MIB, FolderStore, PoolKind, Store, SubvolumeStore, nearest
+from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ class DiskPool:
             await asyncio.shield(making)
         except asyncio.CancelledError:
             await asyncio.wait([making])
-            await disk.destroy()
+            if making.exception() is None:  # a failed one removed itself, or was another's
+                await disk.destroy()
             raise
         except FileExistsError:
             raise ConflictError(f"Sandbox {sandbox_id} has a disk already.") from None
@@ -83,6 +84,9 @@ class DiskPool:
         return await asyncio.to_thread(self._reap, keep)
 
     async def findings(self) -> list[Finding]:
+        """What the pool is; before :meth:`start`, what it will be. Changes nothing."""
+        if self._keeper is None:
+            return await asyncio.to_thread(self._prospect)
         return await asyncio.to_thread(self._store.findings)
 
     async def room(self) -> int:
@@ -97,12 +101,24 @@ class DiskPool:
         if not await asyncio.to_thread(self._store.names):
             await asyncio.to_thread(self._store.stop)
 
-    def _open_store(self) -> Store:
+    def _stores(self) -> tuple[SubvolumeStore, LoopStore]:
         settings, data = self._settings, self._settings.folders.data
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         reserve = settings.disk_reserve_mb * MIB
         native = SubvolumeStore(data / "disks", self._host, reserve)
-        loop = LoopStore(data, self._host, most_bytes=settings.pool_mb * MIB, reserve_bytes=reserve)
+        most = settings.pool_mb * MIB
+        return native, LoopStore(data, self._host, most_bytes=most, reserve_bytes=reserve)
+
+    def _prospect(self) -> list[Finding]:
+        data = self._settings.folders.data
+        _, loop = self._stores()
+        if loop.exists() or not self._host.volumes.is_btrfs(nearest(data)):
+            return [loop.prospect()]
+        return [Finding("disk", Severity.OK, f"{data} is on btrfs: disks are limited")]
+
+    def _open_store(self) -> Store:
+        data = self._settings.folders.data
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        native, loop = self._stores()
         if loop.exists():
             loop.start()
             return loop
@@ -114,6 +130,7 @@ class DiskPool:
                 reasons.append(str(error))
             else:
                 return store
+        reserve = self._settings.disk_reserve_mb * MIB
         fallback = FolderStore(data / "disks", reserve, "; ".join(reasons))
         fallback.start()
         log.warning("disks are not limited on this host: %s", "; ".join(reasons))

@@ -155,7 +155,12 @@ class SubvolumeStore(Store):
 
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still write where ``path`` is or will be."""
+    status = os.statvfs(nearest(path))
+    return status.f_bavail * status.f_frsize
+
+
+def nearest(path: Path) -> Path:
+    """``path``, or the folder above it that exists."""
     while not path.exists():
         path = path.parent
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    return path

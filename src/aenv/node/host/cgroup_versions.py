@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,10 @@ class Version(ABC):
         return self.folders(path)
 
     @abstractmethod
+    def obstacle(self) -> str | None:
+        """Why :meth:`prepare` would fail, as far as can be seen without changing anything."""
+
+    @abstractmethod
     def prepare(self, path: str) -> None:
         """Make a parent that groups with limits can be made in."""
 
@@ -73,6 +78,9 @@ class V1(Version):
 
     def everywhere(self, path: str) -> list[Path]:
         return self.folders(path) + [mount / path.lstrip("/") for mount in self._others]
+
+    def obstacle(self) -> str | None:
+        return _first_read_only(self._mounts.values())
 
     def prepare(self, path: str) -> None:
         for folder in self.folders(path):
@@ -112,6 +120,15 @@ class V2(Version):
     def folders(self, path: str) -> list[Path]:
         return [self._mount / path.lstrip("/")]
 
+    def obstacle(self) -> str | None:
+        enabled = (self._mount / "cgroup.subtree_control").read_text().split()
+        if set(UNIFIED_CONTROLLERS) <= set(enabled):
+            return _first_read_only([self._mount])
+        is_kernels_root = not (self._mount / "cgroup.type").exists()
+        if not is_kernels_root and (self._mount / "cgroup.procs").read_text().strip():
+            return f"{self._mount} holds processes itself (a container), so it cannot be divided"
+        return _first_read_only([self._mount])
+
     def prepare(self, path: str) -> None:
         """Every group above needs the controllers enabled for its children."""
         enable = " ".join(f"+{name}" for name in UNIFIED_CONTROLLERS)
@@ -141,6 +158,13 @@ class V2(Version):
             pids=_number(folder / "pids.current"),
             oom_kills=_field(folder / "memory.events", "oom_kill"),
         )
+
+
+def _first_read_only(mounts: Iterable[Path]) -> str | None:
+    for mount in mounts:
+        if not os.access(mount, os.W_OK):
+            return f"{mount} is not writable"
+    return None
 
 
 def _number(file: Path) -> int:

@@ -52,14 +52,16 @@ class Cgroups:
         return self._ready
 
     def findings(self) -> list[Finding]:
-        if self.available:
+        """Changes nothing."""
+        obstacle = self._refusal or self._obstacle()
+        if obstacle is None:
             version = type(self._version).__name__.lower()
             return [Finding("cgroups", Severity.OK, f"limits are enforced by cgroup {version}")]
         return [
             Finding(
                 "cgroups",
                 Severity.WARNING,
-                f"CPU, memory and process limits are not enforced: {self._refusal}",
+                f"CPU, memory and process limits are not enforced: {obstacle}",
                 "run the server on the host itself or in a container with its own writable "
                 "cgroups (docker run --privileged --cgroupns=host)",
             )
@@ -115,9 +117,14 @@ class Cgroups:
                 folder.parent.rmdir()
         self._ready = False
 
-    def _prepare(self) -> None:
+    def _obstacle(self) -> str | None:
         if self._missing:
-            self._refusal = f"no controller for {', '.join(self._missing)}"
+            return f"no controller for {', '.join(self._missing)}"
+        return self._version.obstacle()
+
+    def _prepare(self) -> None:
+        self._refusal = self._obstacle()
+        if self._refusal is not None:
             return
         try:
             self._version.prepare(self._parent)

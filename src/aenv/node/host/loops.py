@@ -18,11 +18,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 _CTL_GET_FREE = 0x4C82
 _CONFIGURE = 0x4C0A
+_GET_STATUS = 0x4C05
 _SET_CAPACITY = 0x4C07
 _SET_DIRECT_IO = 0x4C08
 _READ_ONLY, _AUTOCLEAR = 1, 4
 # struct loop_config: fd, block size, loop_info64 (flags at 52, file name at 56), 8 reserved words
 _CONFIG = struct.Struct("=II 52x I 64s 112x 64x")
+_STATUS_SIZE = 232
 _LOOP_MAJOR = 7
 _TRIES = 16
 
@@ -31,8 +33,12 @@ class RootLoopDevices(LoopDevices):
     @contextmanager
     def attach(self, file: Path, *, read_only: bool = False) -> Iterator[Path]:
         existing = self.find(file)
-        if existing is not None:
-            yield existing
+        pinned = None if existing is None else _pin(existing)
+        if existing is not None and pinned is not None:
+            try:
+                yield existing
+            finally:
+                os.close(pinned)
             return
         access = os.O_RDONLY if read_only else os.O_RDWR
         backing = os.open(file, access | os.O_CLOEXEC)
@@ -93,6 +99,20 @@ def _configure(backing: int, file: Path, access: int, *, read_only: bool) -> tup
             _direct_io(device)
             return device, path
     raise HostSetupError("Every free loop device was taken by others; try again.")
+
+
+def _pin(path: Path) -> int | None:
+    """Keep a device attached; None if it is just being detached."""
+    try:
+        device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.ioctl(device, _GET_STATUS, bytearray(_STATUS_SIZE))
+    except OSError:
+        os.close(device)
+        return None
+    return device
 
 
 def _free_device() -> Path:

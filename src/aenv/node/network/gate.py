@@ -43,7 +43,11 @@ class Gate:
         """Put the table in force, replacing one of an earlier server in the same transaction."""
         self._table = table
         self._slots = {slot.index: (slot, egress) for slot, egress in slots}
-        await self.reload()
+        try:
+            await self.reload()
+        except BaseException:
+            self._table = None  # nothing of ours to remove
+            raise
         self._watcher = asyncio.create_task(self._watch(), name="aenv-gate")
 
     def egress(self, slot: Slot) -> Egress:

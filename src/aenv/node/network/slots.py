@@ -14,10 +14,10 @@ from collections import deque
 from ipaddress import IPv4Address
 
 from aenv.models.egress import Egress, parse, parse_openings
-from aenv.models.errors import AenvError, ConflictError, InvalidRequestError
+from aenv.models.errors import AenvError, ConflictError, HostSetupError, InvalidRequestError
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.models.settings import Settings
-from aenv.node.engine import Finding
+from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host
 from aenv.node.network import checks, foreign
 from aenv.node.network.dns import Forwarder
@@ -177,11 +177,13 @@ class SlotPool:
         await asyncio.to_thread(self._registry.close)
 
     def _findings(self) -> list[Finding]:
-        return [
-            *checks.findings(self._layout, self._host),
-            *foreign.findings(self._layout, self._host.firewall),
-            *checks.bridge_findings(self._bridges_cut_off()),
-        ]
+        found = checks.findings(self._layout, self._host)
+        found += checks.bridge_findings(self._bridges_cut_off())
+        try:
+            found += foreign.findings(self._layout, self._host.firewall)
+        except HostSetupError as error:
+            found.append(Finding("firewall", Severity.MISSING, error.message))
+        return found
 
     def _bridges_cut_off(self) -> list[str]:
         return self._host.links.bridges() if self._forwarding.is_remembered() else []
