@@ -216,6 +216,13 @@ async def test_an_unserved_upgrade_of_the_control_plane_stays_http(stage: Stage)
     assert (await wire.answer()).json["guest"] == "control"
 
 
+@pytest.mark.parametrize("stage", [ProxySettings(body_timeout=0.2)], indirect=True)
+async def test_bodies_for_control_must_keep_coming(stage: Stage) -> None:
+    wire = await stage.wire()
+    await wire.send("POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc")
+    assert await wire.rest() == b""
+
+
 async def test_shutdown_finishes_what_is_under_way(stage: Stage) -> None:
     go = asyncio.Event()
 

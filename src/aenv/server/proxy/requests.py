@@ -48,6 +48,12 @@ class RequestReader(Connection):
     @abstractmethod
     def _pass_raw(self, data: bytes) -> None: ...
 
+    def check(self, now: float) -> None:
+        """As above; a body that its reader does not take is not the client's lateness."""
+        if self._deadline and self._mode is BODY and self._pauses and not self.closing:
+            self._set_deadline(self.proxy.settings.body_timeout)
+        super().check(now)
+
     def data_received(self, data: bytes) -> None:
         self._pumping = True
         try:

@@ -20,7 +20,7 @@ class ProxySettings:
     max_headers: int = 200
     head_timeout: float = 20
     keep_alive_timeout: float = 330
-    drain_timeout: float = 10
+    drain_timeout: float = 4
     body_timeout: float = 60
     linger_timeout: float = 10
     half_close_timeout: float = 5
