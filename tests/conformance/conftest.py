@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.subjects import Subject, build_agent
+from tests.fakes.waiting import until
 
 from aenv.node.engine import Machine
 
@@ -51,6 +52,7 @@ async def subject(engine_name: str, folder: Path, agent_binary: Path) -> AsyncIt
     yield subject
     await subject.engine.reap(frozenset())
     await subject.engine.close()
+    await until(lambda: subject.instance_traces() == [], timeout=15)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.subjects import Subject, healthy
-from tests.fakes.waiting import until
 
 from aenv.models.errors import AenvError, ConflictError, Culprit, EngineError
 from aenv.node.engine import Machine, Rootfs
@@ -149,16 +148,6 @@ async def test_an_end_can_be_awaited_by_many_and_afterwards(
     ends = await asyncio.gather(*waiting)
 
     assert {*ends, await machine.wait()} == {ends[0]}
-
-
-async def test_a_closed_instance_without_machines_leaves_nothing_in_the_kernel(
-    subject: Subject, machine: Machine
-) -> None:
-    await machine.destroy()
-    await subject.engine.close()
-
-    await until(lambda: subject.instance_traces() == [], timeout=15)
-    await subject.engine.start()
 
 
 async def process_of(subject: Subject, machine: Machine) -> int:

@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.conftest import agent_binary
 from tests.conformance.subjects import Subject, healthy
 
-from aenv.models.errors import DiskFullError, EngineError
+from aenv.models.errors import DiskFullError, EngineError, NotFoundError
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.node.engines.gvisor import commands
 from aenv.node.engines.gvisor.engine import GVisorEngine
@@ -119,3 +119,36 @@ async def test_a_full_disk_fails_the_checkpoint_and_the_machine_goes_on(subject:
         host.close()
 
     assert await healthy(machine)
+
+
+async def test_what_another_boot_of_the_host_left_in_the_run_folder_is_forgotten(
+    subject: Subject,
+) -> None:
+    await subject.engine.close()
+    run = subject.settings.folders.instance_run
+    stale = subject.spec().sandbox_id
+    (run / "gvisor/machines" / stale).mkdir(parents=True)
+    (run / "runsc").mkdir(exist_ok=True)
+    (run / "runsc" / f"{stale}_sandbox:{stale}.state").write_text('{"sandbox": {"pid": 1}}')
+    (run / "boot_id").write_text("another boot")
+
+    await subject.restart()
+
+    assert subject.traces(stale) == []
+    with pytest.raises(NotFoundError):
+        await subject.engine.adopt(stale)
+
+
+async def test_agents_of_former_releases_are_dropped_once_nobody_runs_them(
+    subject: Subject,
+) -> None:
+    store = subject.settings.folders.data / "gvisor/guest"
+    (store / "former").mkdir(parents=True)
+    machine = await subject.engine.boot(subject.spec())
+    await subject.restart()
+    assert (store / "former").exists()
+
+    await (await subject.engine.adopt(machine.sandbox_id)).destroy()
+    await subject.restart()
+
+    assert not (store / "former").exists()

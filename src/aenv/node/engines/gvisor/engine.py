@@ -63,7 +63,8 @@ class GVisorEngine(Engine):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._folder = settings.folders.instance_run / "gvisor"
+        self._machine_folder = settings.folders.instance_run / "gvisor" / "machines"
+        self._guest_store = settings.folders.data / "gvisor" / "guest"
         self._boots = asyncio.Semaphore(_BOOTS_PER_CPU * (os.cpu_count() or 1))
         self._machines: dict[str, GVisorMachine] = {}
         self._open: Parts | None = None
@@ -90,7 +91,7 @@ class GVisorEngine(Engine):
         async with AsyncExitStack() as undo:
             host = await asyncio.to_thread(open_host, self._settings)
             undo.callback(host.close)
-            await asyncio.to_thread(self._forget_other_boots, host.kernel.boot_id())
+            await asyncio.to_thread(self._tidy, host.kernel.boot_id())
             supervisor = SupervisorClient(self._settings.folders.instance_run)
             undo.push_async_callback(supervisor.close)
             slots, disks = SlotPool(self._settings, host), DiskPool(self._settings, host)
@@ -107,9 +108,9 @@ class GVisorEngine(Engine):
                 slots=slots,
                 disks=disks,
                 cgroups=cgroups,
-                machines=self._folder / "machines",
+                machines=self._machine_folder,
                 runsc_root=self._settings.folders.instance_run / "runsc",
-                guest_store=self._settings.folders.data / "gvisor" / "guest",
+                guest_store=self._guest_store,
             )
             self._host = host
             undo.pop_all()
@@ -250,8 +251,8 @@ class GVisorEngine(Engine):
     def _gone(self, sandbox_id: str) -> None:
         self._machines.pop(sandbox_id, None)
 
-    def _forget_other_boots(self, boot_id: str) -> None:
-        """After a reboot nothing of the run folder is true any more."""
+    def _tidy(self, boot_id: str) -> None:
+        """After a reboot nothing of the run folder is true; without machines no agent is in use."""
         run = self._settings.folders.instance_run
         marker = run / "boot_id"
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,6 +260,8 @@ class GVisorEngine(Engine):
             for name in ("gvisor", "runsc"):
                 shutil.rmtree(run / name, ignore_errors=True)
             marker.write_text(boot_id)
+        if not _subfolders(self._machine_folder):
+            shutil.rmtree(self._guest_store, ignore_errors=True)
 
     async def _probe_runsc(self) -> Finding:
         try:
