@@ -35,3 +35,31 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _warn_of_namesake() -> None:
+    """The distribution ``aenvironment`` owns a package ``aenv`` too: each overwrites the other's
+    files. Looked for by name in the import path, as importlib.metadata takes 0.06 s to load.
+    """
+    import os
+    import sys
+
+    for folder in sys.path:
+        if os.path.basename(folder) not in ("site-packages", "dist-packages"):
+            continue
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        if any(n.startswith("aenvironment-") and n.endswith(".dist-info") for n in names):
+            import warnings
+
+            warnings.warn(
+                f"the distribution `aenvironment` in {folder} owns a package `aenv` too; "
+                "uninstall it and reinstall aenv-platform: pip uninstall aenvironment",
+                stacklevel=3,
+            )
+            return
+
+
+_warn_of_namesake()
