@@ -78,6 +78,7 @@ def server() -> Iterator[None]:
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         say("stopping the server: aenv down --kill")
         aenv("down", "--kill")
 
