@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from aenv.models.errors import ConflictError, InvalidRequestError
 from aenv.models.folders import Folders
 from aenv.store.credentials import local_key, store_local
-from aenv.store.locks import DataLock, is_locked, owner
+from aenv.store.locks import NAME, DataLock, is_locked, owner
 
 
 def house(root: Path, name: str = "data") -> Folders:
@@ -84,6 +86,14 @@ def test_a_folder_has_one_server_and_the_error_names_it(tmp_path: Path) -> None:
     lock.release()
     assert not is_locked(tmp_path)
     DataLock.acquire(tmp_path).release()
+
+
+def test_somebody_who_only_looks_does_not_fail_a_start(tmp_path: Path) -> None:
+    DataLock.acquire(tmp_path).release()
+    with (tmp_path / NAME).open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        DataLock.acquire(tmp_path).release()
 
 
 def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:
