@@ -1,10 +1,12 @@
-"""Steps that must not be torn by a cancellation."""
+"""Steps that a cancellation must not tear, and the failure that speaks for a group."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from aenv.models.errors import AenvError
 
 T = TypeVar("T")
 
@@ -28,3 +30,12 @@ async def finish(step: Coroutine[Any, Any, T]) -> T:
         task.exception()
         raise cancelled
     return task.result()
+
+
+def first_failure(group: ExceptionGroup) -> BaseException:
+    """The failure of ours that a task group wraps, if there is one; else any."""
+    found = group.subgroup(AenvError) or group
+    error: BaseException = found
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,6 +1,4 @@
-"""The server's side of the supervisor: one connection, multiplexed, re-made when the daemon
-dies.
-"""
+"""The server's side of the supervisor: one multiplexed connection, re-made when the daemon dies."""
 
 from __future__ import annotations
 
@@ -9,54 +7,21 @@ import json
 from asyncio import Future, StreamWriter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from aenv.models.errors import EngineError, HostSetupError
 from aenv.node.supervisor import launch
+from aenv.node.supervisor.outcomes import Ending, Record, RunResult, SupervisorLostError
+
+__all__ = ["Ending", "Record", "RunResult", "SupervisorClient", "SupervisorLostError"]
 
 PROTOCOL = 1
 _REPLY_TIMEOUT = 15.0
 _RETRY = 1.0
 _READY_TIMEOUT = 30.0
 _REPEATABLE = frozenset({"status", "records", "signal", "output", "forget", "drop", "retire"})
-
-
-class SupervisorLostError(EngineError):
-    """The supervisor ended while it owed us an answer; a new one is being started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a process ended; both None: it ended while nobody could read its status."""
-
-    code: int | None = None
-    signal: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    code: int | None
-    signal: int | None
-    stdout: bytes
-    stderr: bytes
-    truncated: bool
-    timed_out: bool
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A watched process. ``ending`` is None while it runs."""
-
-    key: str
-    pid: int
-    ending: Ending | None
 
 
 class SupervisorClient:

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from aenv.models.errors import (
-    AenvError,
     CapabilityError,
     ConflictError,
     EngineError,
@@ -30,12 +29,13 @@ from aenv.node.engine import (
     MemoryImage,
     Severity,
 )
+from aenv.node.engines.folders import subfolders
 from aenv.node.engines.gvisor.bundle import Bundle, Facts, guest_folder, keep_tmp_on_disk
 from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.engines.gvisor.config import oci_config
 from aenv.node.engines.gvisor.machine import GVisorMachine
 from aenv.node.engines.gvisor.parts import Parts
-from aenv.node.engines.tasks import finish
+from aenv.node.engines.tasks import finish, first_failure
 from aenv.node.host import Host, open_host
 from aenv.node.host.cgroups import Cgroups
 from aenv.node.network.slots import Slot, SlotPool
@@ -160,7 +160,7 @@ class GVisorEngine(Engine):
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
         parts = self._parts
-        found = await asyncio.to_thread(_subfolders, parts.machines)
+        found = await asyncio.to_thread(subfolders, parts.machines)
         found |= {record.key.partition("/")[0] for record in await parts.supervisor.records()}
         found -= {name for name in found if name.startswith("process-")}
         doomed = sorted(found - keep)
@@ -203,7 +203,7 @@ class GVisorEngine(Engine):
         except BaseException as error:
             await finish(parts.clear(bundle, made.slot, made.disk))
             if isinstance(error, ExceptionGroup):
-                raise _first(error) from error
+                raise first_failure(error) from error
             raise
 
     async def _gather_parts(self, spec: MachineSpec, made: _Made) -> None:
@@ -260,7 +260,7 @@ class GVisorEngine(Engine):
             for name in ("gvisor", "runsc"):
                 shutil.rmtree(run / name, ignore_errors=True)
             marker.write_text(boot_id)
-        if not _subfolders(self._machine_folder):
+        if not subfolders(self._machine_folder):
             shutil.rmtree(self._guest_store, ignore_errors=True)
 
     async def _probe_runsc(self) -> Finding:
@@ -288,16 +288,3 @@ class _Made:
         assert self.slot is not None
         assert self.disk is not None
         return self.slot, self.disk
-
-
-def _subfolders(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-
-
-def _first(group: ExceptionGroup) -> BaseException:
-    """The failure of ours that a task group wraps, if there is one; else any."""
-    found = group.subgroup(AenvError) or group
-    error: BaseException = found
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 from aenv.models.errors import (
     CapabilityError,
@@ -25,6 +24,7 @@ from aenv.node.engine import (
     MemoryImage,
     Severity,
 )
+from aenv.node.engines.folders import subfolders
 from aenv.node.engines.process.machine import Home, ProcessMachine, clear
 from aenv.node.engines.tasks import finish
 from aenv.node.supervisor.client import SupervisorClient
@@ -96,7 +96,7 @@ class ProcessEngine(Engine):
         return self._enlist(home, record.pid, port)
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
-        found = await asyncio.to_thread(_subfolders, self._folder)
+        found = await asyncio.to_thread(subfolders, self._folder)
         for record in await self._supervisor.records():
             prefix, _, sandbox_id = record.key.partition("-")
             if prefix == "process":
@@ -172,7 +172,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _subfolders(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
