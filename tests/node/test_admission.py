@@ -45,6 +45,20 @@ async def test_a_disk_is_thin_but_needs_some_room():
             pass
 
 
+async def test_a_pool_of_disks_counts_instead_of_the_hosts_disk():
+    async def roomy() -> int:
+        return 600 * MIB
+
+    async def full() -> int:
+        return 100 * MIB
+
+    async with admission(disk_mb=0).admit(Resources(), roomy):
+        pass
+    with pytest.raises(CapacityError, match=r"short of disk: .* 100 MiB are available"):
+        async with admission().admit(Resources(), full):
+            pass
+
+
 async def test_creates_in_flight_hold_what_they_were_promised_and_others_wait():
     gate = admission(memory_mb=4096)
     release = asyncio.Event()

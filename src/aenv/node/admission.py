@@ -9,7 +9,7 @@ in flight, wait for their turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aenv.models.errors import CapacityError
@@ -21,9 +21,15 @@ MIB = 1024 * 1024
 DISK_AT_START = 512 * MIB
 RETRY_AFTER = 5.0
 
+DiskRoom = Callable[[], Awaitable[int | None]]
+
 
 class Admission:
-    """``measure`` tells what the host has left now, in bytes."""
+    """``measure`` tells what the host has left now, in bytes.
+
+    ``disk_room`` of :meth:`admit` is what the engine's own pool of disks has left beyond its
+    reserve; without one, or when it answers None, the host's disk and reserve count.
+    """
 
     def __init__(
         self,
@@ -43,14 +49,16 @@ class Admission:
         self._promised: list[Headroom] = []
 
     @asynccontextmanager
-    async def admit(self, resources: Resources) -> AsyncIterator[None]:
+    async def admit(
+        self, resources: Resources, disk_room: DiskRoom | None = None
+    ) -> AsyncIterator[None]:
         """Hold the promise for the time of a create. Raises CapacityError with the figures."""
         demand = Headroom(
             memory=resources.memory_mb * MIB, disk=min(resources.disk_mb * MIB, DISK_AT_START)
         )
         try:
             async with asyncio.timeout(self._patience), self._turn:
-                await self._wait_for_room(demand)
+                await self._wait_for_room(demand, disk_room or _host_disk)
                 self._promised.append(demand)
         except TimeoutError:
             raise CapacityError(
@@ -64,25 +72,30 @@ class Admission:
             self._promised.remove(demand)
             self._released.set()
 
-    async def _wait_for_room(self, demand: Headroom) -> None:
+    async def _wait_for_room(self, demand: Headroom, disk_room: DiskRoom) -> None:
         while True:
             self._released.clear()
-            refusal = self._refusal(demand)
+            refusal = self._refusal(demand, await disk_room())
             if refusal is None and len(self._promised) < self._boots:
                 return
             if refusal is not None and not self._promised:
                 raise CapacityError(refusal, retry_after=RETRY_AFTER)
             await self._released.wait()
 
-    def _refusal(self, demand: Headroom) -> str | None:
+    def _refusal(self, demand: Headroom, room: int | None) -> str | None:
         left = self._measure()
         memory = left.memory - self._reserve.memory - sum(p.memory for p in self._promised)
         if demand.memory > memory:
             return _short("memory", demand.memory, left.memory, self._reserve.memory)
-        disk = left.disk - self._reserve.disk - sum(p.disk for p in self._promised)
-        if demand.disk > disk:
-            return _short("disk", demand.disk, left.disk, self._reserve.disk)
+        reserve = self._reserve.disk if room is None else 0
+        room = left.disk if room is None else max(0, room)
+        if demand.disk > room - reserve - sum(p.disk for p in self._promised):
+            return _short("disk", demand.disk, room, reserve)
         return None
+
+
+async def _host_disk() -> int | None:
+    return None
 
 
 def _short(what: str, demand: int, left: int, reserve: int) -> str:

@@ -195,6 +195,10 @@ class Engine(ABC):
     async def close(self) -> None:
         """Let go without harming running machines (the server may come back and adopt them)."""
 
+    async def disk_room(self) -> int | None:
+        """Bytes its machines' disks may still take, beyond any reserve; None: they are the host's own files."""
+        return None
+
     @abstractmethod
     async def boot(self, spec: MachineSpec) -> Machine:
         """Boot and return once the machine runs (the agent may still be starting). Leaves nothing behind on failure."""

@@ -78,7 +78,7 @@ class Launcher:
         """Admit, boot, initialise, run the template's start command. Leaves nothing on failure."""
         engine = await self._engines.get(spec.engine or self._settings.engine)
         require_policy(engine.capabilities, spec.network)
-        async with self._admission.admit(spec.resources):
+        async with self._admission.admit(spec.resources, engine.disk_room):
             info, rootfs = await self._open(engine, spec.template)
             async with AsyncExitStack() as undo:
                 machine = await engine.boot(self._machine_spec(spec, engine, rootfs))

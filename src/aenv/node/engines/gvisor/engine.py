@@ -115,6 +115,9 @@ class GVisorEngine(Engine):
             self._host = host
             undo.pop_all()
 
+    async def disk_room(self) -> int | None:
+        return None if self._open is None else await self._open.disks.room()
+
     async def close(self) -> None:
         parts, self._open = self._open, None
         if parts is None:
