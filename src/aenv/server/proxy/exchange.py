@@ -1,7 +1,7 @@
 """One data-plane request and its response: from the client to a guest and back, spliced.
 
 The client connection calls the methods about the request, the guest connection those about the
-response; nothing here waits but for a route or a fresh connection. An exchange ends in exactly one
+response; only a route or a fresh connection is waited for. An exchange ends in exactly one
 of four ways: the response is complete, the proxy answers instead (nothing of a final response was
 sent yet), the client is cut off (something was), or the client went away.
 """
@@ -36,22 +36,10 @@ _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE
 
 class Exchange:
     __slots__ = (
-        "_address",
-        "_client",
-        "_eof",
-        "_head",
-        "_outgoing",
-        "_proxy",
-        "_request_done",
-        "_response",
-        "_retried",
-        "_target",
-        "_task",
-        "_traffic",
-        "_unsent",
-        "_upstream",
-        "ended",
-    )
+        "_address", "_client", "_eof", "_head", "_outgoing", "_proxy",
+        "_request_done", "_response", "_retried", "_target", "_task", "_traffic",
+        "_unsent", "_upstream", "ended",
+    )  # fmt: skip
 
     def __init__(self, client: Client, proxy: Proxy, head: RequestHead, target: Target) -> None:
         self._client = client
@@ -117,13 +105,10 @@ class Exchange:
         )
         upstream = traffic.take(target.port, self._address)
         if upstream is None:
-            self._connect()
+            self._task = self._client.loop.create_task(self._dial())
         else:
             proxy.stats.upstream_reuses += 1
             self._attach(upstream)
-
-    def _connect(self) -> None:
-        self._task = self._client.loop.create_task(self._dial())
 
     async def _dial(self) -> None:
         stats, timeout = self._proxy.stats, self._proxy.settings.connect_timeout
@@ -252,7 +237,7 @@ class Exchange:
             self._retried = True
             self._proxy.stats.upstream_retries += 1
             self._release(keep=False)
-            self._connect()
+            self._task = self._client.loop.create_task(self._dial())
         else:
             self._break("it closed the connection")
 
@@ -277,8 +262,7 @@ class Exchange:
     def _break(self, why: str) -> None:
         """The guest's answer cannot be used, or not be completed."""
         self._proxy.stats.upstream_errors += 1
-        where = {"sandbox_id": self._target.sandbox_id, "port": self._target.port}
-        log.debug("The guest's answer broke off: %s", why, extra=where)
+        log.debug("Sandbox %s broke off its answer: %s", self._target.sandbox_id, why)
         if self.started:
             self._cut()
         else:

@@ -204,9 +204,10 @@ def parse_response(data: bytes) -> tuple[ResponseHead, int] | None:
         strict = _remembered_response(raw) if end <= _MAX_REMEMBERED else _parse_response(raw)
         if strict is not None:
             return strict, end
-    end = _lenient_end(data)
-    if end < 0:
+    empty = _EMPTY_LINE.search(data)
+    if empty is None:
         return None
+    end = empty.end()
     mended = _parse_response(_mend(data[:end]))
     if mended is None:
         raise MalformedHeadError("The response head is not valid HTTP/1.1")
@@ -266,11 +267,6 @@ def _connect_response(head: ResponseHead, connection: bytes, upgrade: bytes) -> 
 
 def has_empty_line(data: bytes | bytearray) -> bool:
     return _EMPTY_LINE.search(data) is not None
-
-
-def _lenient_end(data: bytes) -> int:
-    match = _EMPTY_LINE.search(data)
-    return match.end() if match else -1
 
 
 def parse_trailers(raw: bytes) -> bytes:
