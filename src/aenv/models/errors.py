@@ -123,8 +123,7 @@ class HostileArchiveError(PolicyError):
 
 
 class CommandError(PolicyError):
-    """A command did not end well. What it wrote is kept; ``exit_code`` is None if it was stopped.
-    """
+    """A command did not end well. What it wrote is kept; ``exit_code`` None: it was stopped."""
 
     code = "command"
     stdout: bytes = b""

@@ -1,4 +1,4 @@
-"""Where files live: data, cache, config and run folders, as root and as a user (docs/folders.md)."""
+"""Where files live: data, cache, config and run folders, as root and as a user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ class Folders:
 
     @classmethod
     def resolve(
-        cls, env: Mapping[str, str] | None = None, *, data: Path | None = None, uid: int | None = None
+        cls,
+        env: Mapping[str, str] | None = None,
+        *,
+        data: Path | None = None,
+        uid: int | None = None,
     ) -> Folders:
         """Read ``AENV_{DATA,CACHE,CONFIG,RUN}_DIR``, else the defaults for this user."""
         env = os.environ if env is None else env

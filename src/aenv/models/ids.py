@@ -1,7 +1,7 @@
 """Identifiers. All are lower-case alphanumeric and of fixed length per kind.
 
-Sandbox ids must match ``[a-z0-9]+`` (the host form ``{port}-{id}.domain`` splits on the first dash) and must have
-one length (runsc matches container ids by prefix).
+Sandbox ids must match ``[a-z0-9]+`` (the host form ``{port}-{id}.domain`` splits on the first dash)
+and must have one length (runsc matches container ids by prefix).
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ class SandboxState(StrEnum):
 
 
 class EndKind(StrEnum):
-    """Why a sandbox ended: it was asked to, its time passed, the guest's init ended, or we (or the host) failed."""
+    """Why a sandbox ended: it was asked to, its time passed, the guest's init ended, or we (or the
+    host) failed.
+    """
 
     KILLED = "killed"
     EXPIRED = "expired"
@@ -44,10 +46,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """Egress and ingress rules. ``allow_out``/``deny_out`` hold addresses or CIDRs; allow beats deny.
+    """Egress and ingress rules. ``allow_out``/``deny_out`` hold addresses or CIDRs; allow beats
+    deny.
 
-    Private, link-local, metadata, multicast and host addresses and IPv6 are denied whatever is written here;
-    only an operator's ``egress.private_allow`` opens some.
+    Private, link-local, metadata, multicast and host addresses and IPv6 are denied whatever is
+    written here; only an operator's ``egress.private_allow`` opens some.
     """
 
     allow_internet: bool = True
@@ -70,7 +73,9 @@ class SandboxExit:
 
 @dataclass(frozen=True, slots=True)
 class SandboxMetrics:
-    """One sample: bytes, and per cent of one vCPU × cpu_count (100 = all vCPUs busy on average per core)."""
+    """One sample: bytes, and per cent of one vCPU × cpu_count (100 = all vCPUs busy on average per
+    core).
+    """
 
     timestamp: float
     cpu_count: float

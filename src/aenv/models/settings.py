@@ -1,4 +1,6 @@
-"""The server's settings: one frozen object, read from ``config.toml`` and ``AENV_*`` variables by ``store.settings``."""
+"""The server's settings: one frozen object, read from ``config.toml`` and ``AENV_*`` variables by
+``store.settings``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from aenv.models.sandboxes import Resources
 
 @dataclass(frozen=True, slots=True)
 class EgressSettings:
-    """``private_allow``: private targets sandboxes may reach, as ``CIDR`` or ``CIDR:port``; the operator's to open."""
+    """``private_allow``: private targets sandboxes may reach, as ``CIDR`` or ``CIDR:port``; the
+    operator's to open.
+    """
 
     private_allow: tuple[str, ...] = ()
     dns_upstreams: tuple[str, ...] = ()

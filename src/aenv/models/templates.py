@@ -28,7 +28,9 @@ class TemplateProgress:
 
 @dataclass(frozen=True, slots=True)
 class TemplateInfo:
-    """A template that can be started. ``digest`` names its content; ``reproducible`` is False for ``host``."""
+    """A template that can be started. ``digest`` names its content; ``reproducible`` is False for
+    ``host``.
+    """
 
     name: str
     digest: str

@@ -1,4 +1,5 @@
-"""One host: engines, images, disks, network slots, the agent's client, behind the Node port (port.py).
+"""One host: engines, images, disks, network slots, the agent's client, behind the Node port
+(port.py).
 
 Imports store and models.
 """

@@ -1,8 +1,9 @@
 """The engine port: what can boot a machine, and what a machine can do.
 
-Every engine declares its capabilities; a request that needs one that is absent is refused by the caller of the port
-with :class:`~aenv.models.errors.CapabilityError`. Isolation is never weakened silently. All engines pass one
-conformance suite (``tests/conformance``); what an engine declares absent is skipped there by declaration.
+Every engine declares its capabilities; a request that needs one that is absent is refused by the
+caller of the port with :class:`~aenv.models.errors.CapabilityError`. Isolation is never weakened
+silently. All engines pass one conformance suite (``tests/conformance``); what an engine declares
+absent is skipped there by declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from aenv.models.sandboxes import NetworkPolicy, Resources, SandboxExit
 
 
 class Isolation(StrEnum):
-    """NONE: the host's kernel and files. KERNEL: a user-space kernel of its own. VM: hardware virtualisation."""
+    """NONE: the host's kernel and files. KERNEL: a user-space kernel of its own. VM: hardware
+    virtualisation.
+    """
 
     NONE = "none"
     KERNEL = "kernel"
@@ -47,7 +50,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of ``aenv doctor``: what was looked at, what was found, and the command that mends it."""
+    """One line of ``aenv doctor``: what was looked at, what was found, and the command that mends
+    it.
+    """
 
     topic: str
     severity: Severity
@@ -57,7 +62,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A host path seen in the guest. ``target`` is absolute in the guest; created in the upper where missing."""
+    """A host path seen in the guest. ``target`` is absolute in the guest; created in the upper
+    where missing.
+    """
 
     source: Path
     target: str
@@ -76,9 +83,10 @@ class Rootfs:
 class MachineSpec:
     """Everything an engine needs to boot one machine.
 
-    ``agent`` is the host path of the static agent binary, ``agent_env`` the environment of the agent itself (it holds
-    only the *hash* of the host secret, see ``agent/README.md``). ``hostname`` is the guest's. ``host_ca``: make the
-    host's CA bundle visible read-only at ``/.aenv/ca.crt``.
+    ``agent`` is the host path of the static agent binary, ``agent_env`` the environment of the
+    agent itself (it holds only the *hash* of the host secret, see ``agent/README.md``).
+    ``hostname`` is the guest's. ``host_ca``: make the host's CA bundle visible read-only at
+    ``/.aenv/ca.crt``.
     """
 
     sandbox_id: str
@@ -136,7 +144,9 @@ class MemoryImage:
 
 
 class Machine(ABC):
-    """One booted machine. Methods raise EngineError; after the machine died they raise it with the exit's reason."""
+    """One booted machine. Methods raise EngineError; after the machine died they raise it with the
+    exit's reason.
+    """
 
     sandbox_id: str
 
@@ -165,7 +175,9 @@ class Machine(ABC):
 
     @abstractmethod
     async def checkpoint(self, destination: Path) -> MemoryImage:
-        """Write the memory image of a frozen machine into ``destination`` (must not exist). It stays frozen."""
+        """Write the memory image of a frozen machine into ``destination`` (must not exist). It
+        stays frozen.
+        """
 
     @abstractmethod
     async def stats(self) -> MachineStats: ...
@@ -189,27 +201,37 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Make what all machines share (run folders, nft table, supervisor…). Raises HostSetupError."""
+        """Make what all machines share (run folders, nft table, supervisor…). Raises
+        HostSetupError.
+        """
 
     @abstractmethod
     async def close(self) -> None:
         """Let go without harming running machines (the server may come back and adopt them)."""
 
     async def disk_room(self) -> int | None:
-        """Bytes its machines' disks may still take, beyond any reserve; None: they are the host's own files."""
+        """Bytes its machines' disks may still take, beyond any reserve; None: they are the host's
+        own files.
+        """
         return None
 
     @abstractmethod
     async def boot(self, spec: MachineSpec) -> Machine:
-        """Boot and return once the machine runs (the agent may still be starting). Leaves nothing behind on failure."""
+        """Boot and return once the machine runs (the agent may still be starting). Leaves nothing
+        behind on failure.
+        """
 
     @abstractmethod
     async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine: ...
 
     @abstractmethod
     async def adopt(self, sandbox_id: str) -> Machine:
-        """Take over a machine that outlived the server. One that died meanwhile is returned too, its exit known."""
+        """Take over a machine that outlived the server. One that died meanwhile is returned too,
+        its exit known.
+        """
 
     @abstractmethod
     async def reap(self, keep: frozenset[str]) -> list[str]:
-        """Destroy every machine and leftover of this instance that is not in ``keep``; return their ids."""
+        """Destroy every machine and leftover of this instance that is not in ``keep``; return their
+        ids.
+        """

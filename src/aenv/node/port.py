@@ -1,4 +1,6 @@
-"""The node port: one host as control sees it. ``local.LocalNode`` is in-process; a remote one has the same face."""
+"""The node port: one host as control sees it. ``local.LocalNode`` is in-process; a remote one has
+the same face.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from aenv.node.engine import Address, Capabilities, Finding
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What control asks a node to run. Tokens and ``env_vars`` are secrets: never log this object."""
+    """What control asks a node to run. Tokens and ``env_vars`` are secrets: never log it."""
 
     sandbox_id: str
     template: str
@@ -44,7 +46,9 @@ class RunningSandbox:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """Capacity and use of the host: vCPUs and bytes. ``memory_available``/``disk_available`` are measured now."""
+    """Capacity and use of the host: vCPUs and bytes. ``memory_available``/``disk_available`` are
+    measured now.
+    """
 
     node_id: str
     version: str
@@ -72,7 +76,7 @@ class AdoptRequest:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The outcome of a restart: who still runs, who ended meanwhile and how, and what was reaped."""
+    """The outcome of a restart: who still runs, who ended meanwhile and how, what was reaped."""
 
     running: tuple[RunningSandbox, ...] = ()
     ended: tuple[SandboxExit, ...] = ()
@@ -100,8 +104,8 @@ class Node(ABC):
     async def create(self, spec: SandboxSpec) -> RunningSandbox:
         """Boot, initialise the agent, run the template's start command. Nothing is left on failure.
 
-        Raises NotFoundError (template), TemplateNotReadyError (being built; progress in the message), CapabilityError,
-        CapacityError (memory or disk short), EngineError.
+        Raises NotFoundError (template), TemplateNotReadyError (being built; progress in the
+        message), CapabilityError, CapacityError (memory or disk short), EngineError.
         """
 
     @abstractmethod
@@ -133,10 +137,11 @@ class Node(ABC):
         search: str | None = None,
         start: float | None = None,
     ) -> list[LogEntry]:
-        """Entries with ``seq > after`` (``seq < after`` when descending and after > 0), at most ``limit``.
+        """Entries with ``seq > after`` (``seq < after`` when descending and after > 0), at most
+        ``limit``.
 
-        ``level`` is the least severity, ``search`` a part of the message. ``start`` in unix seconds: nothing earlier,
-        or when descending nothing later.
+        ``level`` is the least severity, ``search`` a part of the message. ``start`` in unix
+        seconds: nothing earlier, or when descending nothing later.
         """
 
     @abstractmethod
@@ -151,7 +156,9 @@ class Node(ABC):
 
     @abstractmethod
     async def ensure_template(self, name: str, *, wait: float = 0) -> TemplateProgress:
-        """Start or join the build of a built-in template and wait up to ``wait`` seconds. NotFoundError if unknown."""
+        """Start or join the build of a built-in template and wait up to ``wait`` seconds.
+        NotFoundError if unknown.
+        """
 
     @abstractmethod
     async def delete_template(self, name: str) -> None:
