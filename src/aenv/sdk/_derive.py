@@ -14,6 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TARGET = HERE / "_sync.py"
+PARTS = "running.py"
 SOURCES = ("watches.py", "processes.py", "files.py", "sandboxes.py")
 HEAD = '''"""The sync face, derived from the async one: ``python -m aenv.sdk._derive`` writes it."""
 
@@ -68,7 +69,7 @@ def _async_classes(source: Path) -> list[ast.ClassDef]:
 def _class(node: ast.ClassDef) -> str:
     name = _sync(node.name)
     lines = [f"class {name}:", _docstring(node, 4), f"    _core: {node.name}\n"]
-    functions = [f for f in node.body if isinstance(f, Function)]
+    functions = [f for part in (node, *_bases(node)) for f in part.body if isinstance(f, Function)]
     create = next((f for f in functions if f.name == "create"), None)
     if create is not None:
         lines += [_constructor(node.name, create)]
@@ -78,6 +79,13 @@ def _class(node: ast.ClassDef) -> str:
             lines.append(_method(node.name, function))
     lines.append(_REPR)
     return "\n".join(lines)
+
+
+def _bases(node: ast.ClassDef) -> list[ast.ClassDef]:
+    """Parts of a class that live in a module of their own."""
+    names = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    parts = ast.parse((HERE / PARTS).read_text()).body
+    return [p for p in parts if isinstance(p, ast.ClassDef) and p.name in names]
 
 
 def _constructor(core: str, create: Function) -> str:

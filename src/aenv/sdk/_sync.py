@@ -371,6 +371,63 @@ class Sandbox:
     def files(self) -> Files:
         return Files._of(self._core.files)
 
+    def host(self, port: int) -> str:
+        """The host name under which the server forwards to a port of the sandbox."""
+        return self._core.host(port)
+
+    def url(self, port: int) -> str:
+        """Where a browser or HTTP client reaches a port of the sandbox."""
+        return self._core.url(port)
+
+    def info(self) -> SandboxInfo:
+        """SandboxNotFoundError once it is gone."""
+        return run(self._core.info())
+
+    def metrics(self) -> builtins.list[SandboxMetrics]:
+        """Samples in time order; the newest is the last."""
+        return run(self._core.metrics())
+
+    def logs(self, *, limit: int = 1000, search: str | None = None) -> builtins.list[LogLine]:
+        """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
+        return run(self._core.logs(limit=limit, search=search))
+
+    def follow_logs(
+        self, *, limit: int = 1000, search: str | None = None
+    ) -> Generator[LogLine, None, None]:
+        """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
+        return iterate(self._core.follow_logs(limit=limit, search=search))
+
+    def set_timeout(self, seconds: int) -> None:
+        """Let it end so many seconds from now, sooner or later than before."""
+        run(self._core.set_timeout(seconds))
+
+    def extend(self, seconds: int) -> None:
+        """Let it live at least so many seconds from now."""
+        run(self._core.extend(seconds))
+
+    def set_network(self, policy: NetworkPolicy) -> None:
+        """Replace the egress rules; they hold for new connections at once."""
+        run(self._core.set_network(policy))
+
+    def kill(self) -> bool:
+        """End it and free all it holds; False when it was gone already."""
+        return run(self._core.kill())
+
+    def close(self) -> None:
+        """Let go of connections; the sandbox lives on."""
+        run(self._core.close())
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
+
     def exec(
         self,
         command: Command,
@@ -492,63 +549,6 @@ class Sandbox:
     def process(self, pid: int) -> Process:
         """A foreground handle on a running process, or on one that ended a moment ago."""
         return Process._of(run(self._core.process(pid)))
-
-    def host(self, port: int) -> str:
-        """The host name under which the server forwards to a port of the sandbox."""
-        return self._core.host(port)
-
-    def url(self, port: int) -> str:
-        """Where a browser or HTTP client reaches a port of the sandbox."""
-        return self._core.url(port)
-
-    def info(self) -> SandboxInfo:
-        """SandboxNotFoundError once it is gone."""
-        return run(self._core.info())
-
-    def metrics(self) -> builtins.list[SandboxMetrics]:
-        """Samples in time order; the newest is the last."""
-        return run(self._core.metrics())
-
-    def logs(self, *, limit: int = 1000, search: str | None = None) -> builtins.list[LogLine]:
-        """The newest ``limit`` lines of the sandbox's processes and agent, oldest first."""
-        return run(self._core.logs(limit=limit, search=search))
-
-    def follow_logs(
-        self, *, limit: int = 1000, search: str | None = None
-    ) -> Generator[LogLine, None, None]:
-        """The newest ``limit`` lines, then new ones as they come, until the sandbox ends."""
-        return iterate(self._core.follow_logs(limit=limit, search=search))
-
-    def set_timeout(self, seconds: int) -> None:
-        """Let it end so many seconds from now, sooner or later than before."""
-        run(self._core.set_timeout(seconds))
-
-    def extend(self, seconds: int) -> None:
-        """Let it live at least so many seconds from now."""
-        run(self._core.extend(seconds))
-
-    def set_network(self, policy: NetworkPolicy) -> None:
-        """Replace the egress rules; they hold for new connections at once."""
-        run(self._core.set_network(policy))
-
-    def kill(self) -> bool:
-        """End it and free all it holds; False when it was gone already."""
-        return run(self._core.kill())
-
-    def close(self) -> None:
-        """Let go of connections; the sandbox lives on."""
-        run(self._core.close())
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        run(self._core.__aexit__(kind, error, trace))
 
     def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")

@@ -10,18 +10,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
-from aenv.sdk import commands, logs, processes, servers, wire
+from aenv.sdk import logs, servers, wire
 from aenv.sdk.client import Agent, Client
 from aenv.sdk.creates import Create
-from aenv.sdk.events import OutputCallback, ProcessEvent
 from aenv.sdk.files import AsyncFiles
-from aenv.sdk.launches import LOGIN_SHELL, Command, Launch
-from aenv.sdk.outputs import Listeners
-from aenv.sdk.processes import AsyncProcess
-from aenv.sdk.results import CommandResult, LogLine, ProcessInfo, SandboxInfo, metrics_from_wire
+from aenv.sdk.results import LogLine, SandboxInfo, metrics_from_wire
+from aenv.sdk.running import Commands
 
 
-class AsyncSandbox:
+class AsyncSandbox(Commands):
     """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
     :meth:`connect`.
 
@@ -34,7 +31,7 @@ class AsyncSandbox:
         self._client = client
         self._body = dict(body)
         self._id = str(body["sandboxID"])
-        self._agent = Agent(client, self._id, body.get("envdAccessToken"))
+        super().__init__(Agent(client, self._id, body.get("envdAccessToken")))
         self._files = AsyncFiles(self._agent)
 
     @classmethod
@@ -146,115 +143,6 @@ class AsyncSandbox:
     @property
     def files(self) -> AsyncFiles:
         return self._files
-
-    async def exec(
-        self,
-        command: Command,
-        *,
-        user: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        stdin: str | bytes | None = None,
-        on_stdout: OutputCallback | None = None,
-        on_stderr: OutputCallback | None = None,
-        check: bool = False,
-    ) -> CommandResult:
-        """Run a command and wait for it. A string goes to ``bash -l -c``, a sequence runs as it is.
-
-        CommandTimeoutError when it runs past ``timeout`` seconds (it is killed and its output
-        is in the error); with ``check`` CommandFailedError for a status other than 0.
-        Cancelling kills it.
-        """
-        launch = Launch(command, user, cwd, env, timeout, stdin=stdin is not None)
-        return await commands.execute(
-            self._agent,
-            launch,
-            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
-            listeners=Listeners(on_stdout, on_stderr),
-            check=check,
-        )
-
-    async def stream(
-        self,
-        command: Command,
-        *,
-        user: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        stdin: str | bytes | None = None,
-    ) -> AsyncGenerator[ProcessEvent, None]:
-        """Run a command and yield ``Started``, ``Output``…, ``Exited``. Leaving early kills it."""
-        launch = Launch(command, user, cwd, env, timeout, stdin=stdin is not None)
-        raw = stdin.encode() if isinstance(stdin, str) else stdin
-        async with aclosing(commands.stream(self._agent, launch, stdin=raw)) as events:
-            async for event in events:
-                yield event
-
-    async def spawn(
-        self,
-        command: Command,
-        *,
-        user: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        stdin: bool = False,
-        on_stdout: OutputCallback | None = None,
-        on_stderr: OutputCallback | None = None,
-    ) -> AsyncProcess:
-        """Start a command in the background. ``stdin``: keep it open for ``send_stdin``."""
-        launch = Launch(command, user, cwd, env, timeout, stdin=stdin)
-        process = await processes.start(self._agent, launch)
-        return processes.in_background(process, on_stdout, on_stderr)
-
-    async def open(
-        self,
-        command: Command,
-        *,
-        user: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        stdin: bool = False,
-    ) -> AsyncProcess:
-        """Start a command whose output you read from ``events()``; a slow reader slows it.
-
-        ``stdin``: keep it open for ``send_stdin``.
-        """
-        launch = Launch(command, user, cwd, env, timeout, stdin=stdin)
-        return await processes.start(self._agent, launch)
-
-    async def pty(
-        self,
-        command: Command = LOGIN_SHELL,
-        *,
-        cols: int = 80,
-        rows: int = 24,
-        user: str | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> AsyncProcess:
-        """Start a command on a terminal. Iterate ``events()`` for its output."""
-        variables = {
-            "TERM": "xterm-256color",
-            "LANG": "C.UTF-8",
-            "LC_ALL": "C.UTF-8",
-            **(env or {}),
-        }
-        launch = Launch(command, user, cwd, variables, timeout, stdin=True, size=(cols, rows))
-        return await processes.start(self._agent, launch)
-
-    async def processes(self) -> builtins.list[ProcessInfo]:
-        """What was started through the API and still runs."""
-        reply = await self._agent.rpc("process.Process/List", {})
-        return [ProcessInfo.from_wire(entry) for entry in reply.get("processes", ())]
-
-    async def process(self, pid: int) -> AsyncProcess:
-        """A foreground handle on a running process, or on one that ended a moment ago."""
-        return await processes.attach(self._agent, pid)
 
     def host(self, port: int) -> str:
         """The host name under which the server forwards to a port of the sandbox."""
