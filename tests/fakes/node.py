@@ -56,7 +56,9 @@ class FakeNode(Node):
         self._exits.put_nowait(exit_)
         return exit_
 
-    async def start(self, adopt: tuple[AdoptRequest, ...]) -> Adoption:
+    async def start(
+        self, adopt: tuple[AdoptRequest, ...], *, snapshots: frozenset[str] = frozenset()
+    ) -> Adoption:
         self._called("start", "")
         if self.knobs.start_error:
             raise self.knobs.start_error

@@ -30,6 +30,11 @@ def new_object_id(prefix: str) -> str:
     return prefix + _random(SANDBOX_ID_LENGTH - len(prefix))
 
 
+def new_snapshot_id() -> str:
+    """A node's name for a stored snapshot."""
+    return "s" + _random(SANDBOX_ID_LENGTH - 1)
+
+
 def is_sandbox_id(value: str) -> bool:
     return SANDBOX_ID.match(value) is not None
 

@@ -80,13 +80,24 @@ class Rootfs:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskImage:
+    """A kept copy of what a machine had written, by the engine's name for it. Machines may start
+    from it, each with a copy of its own; it never changes.
+    """
+
+    name: str
+    bytes: int
+    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MachineSpec:
     """Everything an engine needs to boot one machine.
 
     ``agent`` is the host path of the static agent binary, ``agent_env`` the environment of the
     agent itself (it holds only the *hash* of the host secret, see ``agent/README.md``).
     ``hostname`` is the guest's. ``host_ca``: make the host's CA bundle visible read-only at
-    ``/.aenv/ca.crt``.
+    ``/.aenv/ca.crt``. ``disk``: start from this copy instead of an empty disk.
     """
 
     sandbox_id: str
@@ -97,6 +108,7 @@ class MachineSpec:
     agent: Path
     agent_env: dict[str, str] = field(default_factory=dict)
     host_ca: bool = False
+    disk: DiskImage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,9 @@ class LocalNode(Node):
         self._residents = Residents(self._logs, self._sampler)
         self._launches: dict[str, _Launch] = {}
 
-    async def start(self, adopt: tuple[AdoptRequest, ...]) -> Adoption:
+    async def start(
+        self, adopt: tuple[AdoptRequest, ...], *, snapshots: frozenset[str] = frozenset()
+    ) -> Adoption:
         await self._logs.open(request.sandbox_id for request in adopt)
         for name in {request.engine for request in adopt}:
             self._engines.keep[name] = frozenset(r.sandbox_id for r in adopt if r.engine == name)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from aenv.models.errors import CapabilityError
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -15,6 +16,7 @@ from aenv.models.sandboxes import (
     SandboxExit,
     SandboxMetrics,
 )
+from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node.engine import Address, Capabilities, Finding
 
@@ -31,17 +33,27 @@ class SandboxSpec:
     host_secret: str = field(repr=False)
     env_vars: dict[str, str] = field(default_factory=dict, repr=False)
     engine: str | None = None
+    snapshot: str | None = None
+    """A stored snapshot to start from, with a new identity, instead of the template's image."""
+    secret_env: frozenset[str] = frozenset()
+    """Names in ``env_vars`` that forks of this sandbox are not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningSandbox:
-    """``agent`` is dialled for AGENT_PORT, ``guest_host`` for every other guest port."""
+    """``agent`` is dialled for AGENT_PORT, ``guest_host`` for every other guest port.
+
+    ``restored`` says how it came back (None: a fresh boot), ``note`` why not as asked: a memory
+    image that could not be restored, for example.
+    """
 
     sandbox_id: str
     agent: Address
     guest_host: str
     template: TemplateInfo
     engine: str
+    restored: RestoreMode | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ class AdoptRequest:
     host_secret: str = field(repr=False)
     access_token: str = field(repr=False)
     engine: str = "gvisor"
+    paused: bool = False
+    """It should be frozen in memory (hot); its absence is no end, its image is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +95,19 @@ class Adoption:
     running: tuple[RunningSandbox, ...] = ()
     ended: tuple[SandboxExit, ...] = ()
     reaped: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
 
 
 class Node(ABC):
     """Methods raise the AenvError tree; none of them touches the catalog."""
 
     @abstractmethod
-    async def start(self, adopt: tuple[AdoptRequest, ...]) -> Adoption:
-        """Prepare the host, adopt what still runs, destroy what is not in ``adopt``."""
+    async def start(
+        self, adopt: tuple[AdoptRequest, ...], *, snapshots: frozenset[str] = frozenset()
+    ) -> Adoption:
+        """Prepare the host, adopt what still runs, destroy what is not in ``adopt``; of stored
+        snapshots keep those in ``snapshots``. ``AdoptRequest.paused`` machines stay frozen.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -148,6 +167,56 @@ class Node(ABC):
     def exits(self) -> AsyncIterator[SandboxExit]:
         """Machines that ended by themselves (not through :meth:`destroy`), as it happens."""
 
+    async def settle(self, sandbox_id: str) -> None:
+        """Write the guest's dirty data to disk while it runs: a freeze after it is short."""
+        raise _no_snapshots()
+
+    async def snapshot(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        """Keep the sandbox's disk (and memory) of one moment; it runs on. Whole or absent.
+
+        It is frozen for the shortest time; the caller holds its requests meanwhile. Raises
+        DiskFullError (the sandbox runs on), CapabilityError, EngineError.
+        """
+        raise _no_snapshots()
+
+    async def pause(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        """Freeze the sandbox and keep its image; returns once that is on disk. The node keeps the
+        machine frozen in memory (hot) while there is room, unless ``memory`` is False.
+
+        On failure it runs on, but for DiskFullError: then it stays frozen, and :meth:`resume` thaws
+        it.
+        """
+        raise _no_snapshots()
+
+    async def resume(self, spec: SandboxSpec) -> RunningSandbox:
+        """Bring back a paused sandbox under its own id, from memory if it is hot, else from
+        ``spec.snapshot``. A memory image that cannot be restored is replaced by a boot from its
+        disk, and ``note`` says so. The stored snapshot stays until it is deleted.
+        """
+        raise _no_snapshots()
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Free its bytes at once. Idempotent."""
+        raise _no_snapshots()
+
+    async def snapshots(self) -> list[SnapshotImage]:
+        """All stored ones, with their sizes now."""
+        raise _no_snapshots()
+
+    async def verify_snapshot(self, snapshot_id: str) -> None:
+        """Compare it with its checksum. Raises EngineError naming what is damaged."""
+        raise _no_snapshots()
+
+    async def claim(self, template: str, resources: Resources) -> str | None:
+        """The id of a machine that waits in the warm pool, now reserved for the create of a sandbox
+        of that id; None if there is none.
+        """
+        return None
+
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...
 
@@ -163,3 +232,7 @@ class Node(ABC):
     @abstractmethod
     async def delete_template(self, name: str) -> None:
         """Free a template's files. NotFoundError; ConflictError while sandboxes use it."""
+
+
+def _no_snapshots() -> CapabilityError:
+    return CapabilityError("this node takes no snapshots")

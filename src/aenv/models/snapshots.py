@@ -1,0 +1,54 @@
+"""Snapshots: a sandbox's disk and, unless left out, its memory, at one moment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from aenv.models.sandboxes import Resources
+
+SNAPSHOT_ID = re.compile(r"s[a-z0-9]{19}\Z")
+"""A node's name for a stored snapshot; the API's ``snapshotID`` is control's matter."""
+
+
+class RestoreMode(StrEnum):
+    """How a sandbox came back: thawed in place, restored from its memory image, booted from disk."""
+
+    HOT = "hot"
+    WARM = "warm"
+    DISK = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What can restore a memory image. ``cpu_features`` is an opaque, comparable word."""
+
+    engine: str
+    engine_version: str
+    cpu_features: str
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotImage:
+    """A snapshot as a node stores it. Bytes: ``disk_bytes`` is what the sandbox had written in all,
+    ``own_bytes`` what deleting it would free now (disk and memory), ``memory_bytes`` 0 without
+    memory.
+
+    ``template_digest`` names the read-only layers below; they stay while a snapshot needs them.
+    ``checksum`` is empty until it was computed, after the snapshot was acknowledged.
+    """
+
+    id: str
+    template: str
+    template_digest: str
+    resources: Resources
+    created_at: float
+    has_memory: bool
+    fingerprint: Fingerprint | None
+    disk_bytes: int
+    own_bytes: int
+    memory_bytes: int
+    parent: str | None = None
+    checksum: str = ""
