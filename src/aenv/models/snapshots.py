@@ -13,7 +13,7 @@ SNAPSHOT_ID = re.compile(r"s[a-z0-9]{19}\Z")
 
 
 class RestoreMode(StrEnum):
-    """How a sandbox came back: thawed in place, restored from its memory image, booted from disk."""
+    """How a sandbox came back: thawed in place, restored from a memory image, booted from disk."""
 
     HOT = "hot"
     WARM = "warm"
