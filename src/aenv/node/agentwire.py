@@ -20,7 +20,12 @@ _MAX_MESSAGE = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AgentInit:
-    """The body of ``POST /init``. None and empty fields are left as they are in the guest."""
+    """The body of ``POST /init``. None and empty fields are left as they are in the guest.
+
+    ``restored``: memory or disk come from a snapshot; then ``life_id`` names this restore, once.
+    ``resumed``: it is the same sandbox again, which keeps its identity. ``away``: seconds since the
+    snapshot. ``next_verifier``: sha256 of the host secret that is valid from now on, in hex.
+    """
 
     sandbox_id: str = ""
     template_id: str = ""
@@ -31,6 +36,13 @@ class AgentInit:
     hostname: str = ""
     hosts: str = ""
     dns_servers: tuple[str, ...] = ()
+    secret_env: tuple[str, ...] | None = None
+    next_verifier: str = ""
+    restored: bool = False
+    resumed: bool = False
+    life_id: str = ""
+    away: float = 0.0
+    machine_id: str = ""
 
     def body(self) -> bytes:
         fields: dict[str, Any] = {
@@ -43,8 +55,16 @@ class AgentInit:
             "hostname": self.hostname,
             "hosts": self.hosts,
             "dnsServers": list(self.dns_servers),
+            "nextVerifier": self.next_verifier,
+            "restored": self.restored,
+            "resumed": self.resumed,
+            "lifeId": self.life_id,
+            "away": self.away,
+            "machineId": self.machine_id,
         }
         sent = {name: value for name, value in fields.items() if value or value == {}}
+        if self.secret_env is not None:
+            sent["secretEnv"] = list(self.secret_env)
         sent["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         return json.dumps(sent).encode()
 
