@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 import uvicorn
 
-from aenv.control.instances import DataLock
+from aenv.control.instances import DataLock, make_private
 from aenv.control.system import System, open_local
 from aenv.models.settings import Settings
 from aenv.server import logs
@@ -35,12 +35,14 @@ Opener = Callable[[Settings], Awaitable[System]]
 def serve(settings: Settings, *, ready: Ready | None = None, opener: Opener = open_local) -> int:
     """Serve until told to stop; ``ready`` is called with the URL once requests are answered.
 
-    ConflictError when another server holds the data folder, HostSetupError for a taken port.
+    ConflictError when another server holds the data folder, HostSetupError for a taken port or
+    a folder that is another user's.
     """
     logs.configure()
     with ExitStack() as stack:
         lock = DataLock.acquire(settings.folders.data)
         stack.callback(lock.release)
+        make_private(settings.folders.instance_run)
         main = stack.enter_context(bind(settings.host, settings.port))
         settings = replace(settings, port=main.getsockname()[1])
         secure = None

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from aenv.models.errors import ConflictError
+from aenv.store.private import make_private
 
 NAME = "server.lock"
 
@@ -23,8 +24,8 @@ class DataLock:
 
     @classmethod
     def acquire(cls, data: Path) -> DataLock:
-        """Lock ``data`` (made if absent). ConflictError names the process that holds it."""
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Lock ``data`` (made if absent, closed to others). ConflictError names the holder."""
+        make_private(data)
         descriptor = os.open(data / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _lock(descriptor)

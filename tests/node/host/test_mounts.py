@@ -144,3 +144,13 @@ def test_a_subvolume_is_limited_counted_and_deleted(host: Host, tmp_path: Path) 
 
 def test_an_ordinary_file_system_is_not_btrfs(host: Host, tmp_path: Path) -> None:
     assert not host.volumes.is_btrfs(Path("/proc"))
+
+
+def test_no_mount_honours_what_guests_may_have_made(host: Host, folder: Path) -> None:
+    host.mounts.overlay([folder / "lower"], folder / "upper", folder / "work", folder / "merged")
+    (folder / "bound").mkdir()
+    host.mounts.bind(folder / "merged", folder / "bound", read_only=False)
+    for target in (folder / "merged", folder / "bound"):
+        flags = os.statvfs(target).f_flag
+        assert flags & os.ST_NOSUID
+        assert flags & 4, "nodev"

@@ -1,4 +1,8 @@
-"""Mounts by mount(2) and umount2(2)."""
+"""Mounts by mount(2) and umount2(2).
+
+None honours set-uid bits or device files on the host: guests write to some of them. (Inside a
+sandbox its own kernel judges those bits.)
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,10 @@ from aenv.node.host.port import LoopDevices, Mount, Mounts
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-MS_RDONLY, MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC = 1, 32, 1024, 4096, 16384
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
+MS_NOATIME, MS_BIND, MS_REC = 1024, 4096, 16384
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_INERT = MS_NOSUID | MS_NODEV
 _OPTIONS_LIMIT = 4095
 _BUSY_TRIES, _BUSY_PAUSE = 5, 0.01
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -66,24 +72,24 @@ class RootMounts(Mounts):
                 f"The layers of {target} need mount options of {len(options)} bytes, the kernel "
                 f"takes {_OPTIONS_LIMIT}. Use shorter folders (AENV_DATA_DIR, AENV_CACHE_DIR)."
             )
-        mount("overlay", target, "overlay", flags, options)
+        mount("overlay", target, "overlay", flags | _INERT, options)
 
     def image(self, source: Path, target: Path, *, kind: str = "erofs") -> None:
         try:
-            mount(str(source), target, kind, MS_RDONLY)
+            mount(str(source), target, kind, MS_RDONLY | _INERT)
         except OSError as error:
             if error.errno not in (errno.ENOTBLK, errno.EINVAL, errno.ENODEV):
                 raise
             with self._loops.attach(source, read_only=True) as device:
-                mount(str(device), target, kind, MS_RDONLY)
+                mount(str(device), target, kind, MS_RDONLY | _INERT)
 
     def device(self, source: Path, target: Path, *, kind: str, options: str = "") -> None:
-        mount(str(source), target, kind, MS_NOATIME, options)
+        mount(str(source), target, kind, MS_NOATIME | _INERT, options)
 
     def bind(self, source: Path, target: Path, *, read_only: bool = True) -> None:
         mount(str(source), target, "none", MS_BIND | MS_REC)
-        if read_only:
-            mount("none", target, "none", MS_BIND | MS_REMOUNT | MS_RDONLY)
+        mode = MS_RDONLY if read_only else 0
+        mount("none", target, "none", MS_BIND | MS_REMOUNT | mode | _INERT)
 
     def unmount(self, target: Path) -> bool:
         found = False

@@ -3,7 +3,7 @@
 Claims happen under one lock. A file belongs to the instance it names, which alone rewrites it. It
 may be taken over when it is from before the last boot, or when its instance does not run and its
 namespace is gone: sandboxes outlive their server, so a server that is down still holds the slots of
-its sandboxes.
+its sandboxes. The folder is closed to other users: whoever may open the lock may hold it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aenv.models.sandboxes import NetworkPolicy
+from aenv.store.private import make_private
 
 _POLICY_FIELDS = ("allow_internet", "allow_out", "deny_out", "dns_servers")
 
@@ -51,10 +52,10 @@ class Registry:
 
     def open(self) -> None:
         """Say that this instance runs, until :meth:`close` or the end of the process."""
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_private(self._folder)
         if self._holder is None:
             self._holder = os.open(
-                self._holder_file(self._instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+                self._holder_file(self._instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
             fcntl.flock(self._holder, fcntl.LOCK_SH)
 
@@ -108,8 +109,8 @@ class Registry:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_private(self._folder)
+        fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

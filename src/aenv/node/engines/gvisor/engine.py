@@ -41,6 +41,7 @@ from aenv.node.host.cgroups import Cgroups
 from aenv.node.network.slots import Slot, SlotPool
 from aenv.node.runsc import find, pin
 from aenv.node.supervisor.client import SupervisorClient
+from aenv.store.private import make_private
 
 _BOOTS_PER_CPU = 2
 _OVERHEAD_MB = 64
@@ -258,7 +259,7 @@ class GVisorEngine(Engine):
         """After a reboot nothing of the run folder is true; without machines no agent is in use."""
         run = self._settings.folders.instance_run
         marker = run / "boot_id"
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(run)
         if not marker.exists() or marker.read_text() != boot_id:
             for name in ("gvisor", "runsc"):
                 shutil.rmtree(run / name, ignore_errors=True)
