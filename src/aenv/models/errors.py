@@ -82,6 +82,12 @@ class IdempotencyMismatchError(ConflictError):
     code = "idempotency_request_mismatch"
 
 
+class UnresponsiveAtPauseError(ConflictError):
+    """The memory of a paused sandbox holds an agent that did not answer; resume without memory."""
+
+    code = "sandbox_snapshot_guest_agent_unresponsive"
+
+
 class QuotaExceededError(CallerError):
     """A limit of the caller's key or team is reached; the message names it and the figures."""
 
@@ -197,6 +203,13 @@ class AgentUnreachableError(InfrastructureError):
     """The guest agent did not answer in time."""
 
     code = "agent_unreachable"
+
+
+class GuestUnresponsiveError(InfrastructureError):
+    """The guest agent does not answer, so the sandbox is not paused and runs on."""
+
+    code = "sandbox_guest_agent_unresponsive"
+    status = 503
 
 
 class DiskFullError(InfrastructureError):

@@ -12,6 +12,23 @@ SNAPSHOT_ID = re.compile(r"s[a-z0-9]{19}\Z")
 """A node's name for a stored snapshot; the API's ``snapshotID`` is control's matter."""
 
 
+class SnapshotKind(StrEnum):
+    """Why a snapshot is kept: its sandbox is paused, somebody asked for it, or forks start from it
+    at the moment.
+    """
+
+    PAUSE = "pause"
+    NAMED = "named"
+    FORK = "fork"
+
+
+class PauseMode(StrEnum):
+    """What a pause keeps: disk and memory, or the disk alone."""
+
+    FULL = "full"
+    FILESYSTEM = "filesystem"
+
+
 class RestoreMode(StrEnum):
     """How a sandbox came back: thawed in place, restored from a memory image, booted from disk."""
 

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Self
 
 import aenv
-from aenv.models.errors import ConflictError, EngineError, HostSetupError, NotFoundError
+from aenv.models.errors import (
+    AenvError,
+    ConflictError,
+    EngineError,
+    HostSetupError,
+    NotFoundError,
+)
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress
@@ -184,6 +190,16 @@ class LocalNode(Node):
     ) -> list[LogEntry]:
         query = LogQuery(after, limit, descending, level, search, start)
         return await self._logs.query(sandbox_id, query)
+
+    async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
+        await self._logs.note(sandbox_id, message, level=level)
+
+    async def healthy(self, sandbox_id: str) -> bool:
+        try:
+            await self._resident(sandbox_id).agent.health()
+        except AenvError:
+            return False
+        return True
 
     async def exits(self) -> AsyncIterator[SandboxExit]:
         async for end in self._residents.exits():

@@ -37,6 +37,8 @@ class SandboxSpec:
     """A stored snapshot to start from, with a new identity, instead of the template's image."""
     secret_env: frozenset[str] = frozenset()
     """Names in ``env_vars`` that forks of this sandbox are not given."""
+    reboot: bool = False
+    """Boot from the snapshot's disk although it has memory, and although the machine is hot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,14 @@ class Node(ABC):
         ``level`` is the least severity, ``search`` a part of the message. ``start`` in unix
         seconds: nothing earlier, or when descending nothing later.
         """
+
+    async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
+        """Add an event to the sandbox's log."""
+        return None
+
+    async def healthy(self, sandbox_id: str) -> bool:
+        """Whether the sandbox's agent answers now; False within a few seconds."""
+        return True
 
     @abstractmethod
     def exits(self) -> AsyncIterator[SandboxExit]:
