@@ -106,6 +106,18 @@ def path_mtu(connected: socket.socket) -> int:
     return connected.getsockopt(socket.IPPROTO_IP, _IP_MTU)
 
 
+def track_connections() -> None:
+    """Have this host's kernel track connections, as our own firewall makes it do."""
+    chain = "chain in { type filter hook input priority 0; ct state new accept; };"
+    subprocess.run(
+        ["nft", "-f", "-"],
+        input=f"table ip tracked {{ {chain} }}\n",
+        text=True,
+        check=True,
+        timeout=10,
+    )
+
+
 def speak_ipv6(interface: str) -> None:
     Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("0")
 

@@ -1,7 +1,7 @@
 """The privileged boundary of a node: mounts, loop devices, btrfs, namespaces, firewall, cgroups.
 
 ``port.py`` holds the abstract classes, the other modules the implementation for root. Imports
-models and the engine port's findings; nothing else imports pyroute2 or calls mount(2).
+models and the engine port's findings; nothing else speaks netlink or calls mount(2).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class RootHost(Host):
         self.loops = RootLoopDevices()
         self.mounts = RootMounts(self.loops)
         self.volumes = RootVolumes()
-        self.links: RootLinks = RootLinks()
+        self.links = RootLinks()
         self.firewall = RootFirewall()
         self.kernel = RootKernel()
 
@@ -41,7 +41,7 @@ class RootHost(Host):
         return [*_tool_findings(), _filesystem_finding("overlay"), _loop_finding()]
 
     def close(self) -> None:
-        self.links.close()
+        """Nothing stays open between calls."""
 
 
 def _missing_rights() -> str:
