@@ -21,6 +21,7 @@ from aenv.node.agentwire import (
     envelope,
     expect,
     process_events,
+    read_failures,
     read_lines,
     read_metrics,
 )
@@ -44,8 +45,10 @@ class AgentClient:
         self._host_headers = {"x-aenv-host-secret": host_secret}
         self._access_token = access_token
 
-    async def initialise(self, init: AgentInit, *, timeout: float) -> None:
-        """Wait until the agent answers, then ``POST /init``, over one connection."""
+    async def initialise(self, init: AgentInit, *, timeout: float) -> tuple[str, ...]:
+        """Wait until the agent answers, then ``POST /init``, over one connection. Returns what the
+        guest could not do after a restore: failing hooks, for example.
+        """
         try:
             async with asyncio.timeout(timeout):
                 async with await self._ready_connection() as connection:
@@ -57,11 +60,12 @@ class AgentClient:
             ) from None
         except OSError as error:
             raise self._unreachable("/init", error) from error
-        expect(reply, 204, "/init")
+        return read_failures(reply)
 
-    async def init(self, init: AgentInit) -> None:
+    async def init(self, init: AgentInit) -> tuple[str, ...]:
+        """``POST /init`` to an agent that answers; returns as :meth:`initialise` does."""
         async with self._connection("/init", REPLY_TIMEOUT) as connection:
-            expect(await self._post_init(connection, init), 204, "/init")
+            return read_failures(await self._post_init(connection, init))
 
     async def health(self, *, timeout: float = 2.0) -> None:
         """Return if the agent answers."""

@@ -16,6 +16,7 @@ from aenv.models.errors import AgentUnreachableError
 from aenv.node.http1 import Reply
 
 _MAX_MESSAGE = 16 * 1024
+_MAX_FAILURES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,17 @@ class AgentMetrics:
 class CommandResult:
     exit_code: int
     output: str
+
+
+def read_failures(reply: Reply) -> tuple[str, ...]:
+    """What ``/init`` could not do after a restore."""
+    if reply.status != 200:
+        expect(reply, 204, "/init")
+        return ()
+    failures = _json_object(reply.body, "/init").get("failures")
+    if not isinstance(failures, list):
+        raise AgentUnreachableError("the guest agent answered /init with nonsense")
+    return tuple(str(failure)[:_MAX_MESSAGE] for failure in failures[:_MAX_FAILURES])
 
 
 def read_metrics(reply: Reply) -> AgentMetrics:

@@ -35,6 +35,7 @@ def guest_init(
         template_id=template.name,
         access_token=spec.access_token,
         env_vars={**env, **template.env, **spec.env_vars},
+        secret_env=tuple(sorted(spec.secret_env)),
         default_user=template.default_user if own else "",
         default_workdir=_workdir(template) if own else "",
         hostname=spec.sandbox_id if own else "",
