@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from aenv.models.errors import DiskFullError, InfrastructureError
 from aenv.store import schema
@@ -119,16 +120,49 @@ async def test_a_damaged_file_is_said_so_and_kept(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"not a database")
 
 
+def described(path: Path) -> dict[str, list[object]]:
+    """Every table of a database with its columns, indexes and foreign keys."""
+    questions = ("table_info", "index_list", "foreign_key_list")
+    with sqlite3.connect(path) as db:
+        tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        return {
+            f"{question} {table}": sorted(
+                row[1:] for row in db.execute(f"PRAGMA {question}({table})")
+            )
+            for table in tables
+            for question in questions
+        }
+
+
 class TestSchema:
     def test_the_migrations_make_what_the_code_expects(self, tmp_path: Path) -> None:
         from alembic.autogenerate import compare_metadata
         from alembic.migration import MigrationContext
         from sqlalchemy import create_engine
 
-        schema.bring_up_to_date(tmp_path / "c.sqlite")
+        schema.migrate(tmp_path / "c.sqlite")
         with create_engine(f"sqlite:///{tmp_path / 'c.sqlite'}").connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             assert compare_metadata(context, metadata) == []
+
+    def test_a_new_database_equals_a_migrated_one(self, tmp_path: Path) -> None:
+        new, migrated = tmp_path / "new.sqlite", tmp_path / "migrated.sqlite"
+        schema.bring_up_to_date(new)
+        schema.migrate(migrated)
+        assert described(new) == described(migrated)
+        assert schema.current(new) == schema.current(migrated) == HEAD
+
+    def test_a_crash_while_a_database_is_made_leaves_an_empty_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "c.sqlite"
+        with monkeypatch.context() as crash:
+            crash.setattr(schema, "_VERSION_TABLE", "CREATE nonsense")
+            with pytest.raises(DBAPIError):
+                schema.bring_up_to_date(path)
+        assert described(path) == {}
+        schema.bring_up_to_date(path)
+        assert schema.current(path) == HEAD
 
     def test_the_newest_migration_is_the_one_the_code_names(self) -> None:
         from alembic.config import Config
@@ -138,9 +172,11 @@ class TestSchema:
         config.set_main_option("script_location", str(schema.MIGRATIONS))
         assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
-    def test_alembic_is_not_imported_for_a_current_database(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("new", [True, False])
+    def test_alembic_is_imported_only_to_migrate(self, new: bool, tmp_path: Path) -> None:
         path = tmp_path / "c.sqlite"
-        schema.bring_up_to_date(path)
+        if not new:
+            schema.bring_up_to_date(path)
         code = (
             "import sys; from pathlib import Path; from aenv.store import schema\n"
             "schema.bring_up_to_date(Path(sys.argv[1])); sys.exit('alembic' in sys.modules)"

@@ -1,4 +1,7 @@
-"""Bringing a database's schema up to date; alembic is imported only when there is work to do."""
+"""Bringing a database's schema up to date.
+
+A new one is made from the tables at once; alembic, which takes long to import, migrates older ones.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,18 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
 from aenv.models.errors import InfrastructureError
-from aenv.store.tables import HEAD
+from aenv.store.tables import HEAD, metadata
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000")
 MIGRATIONS = Path(__file__).with_name("migrations")
+_VERSION_TABLE = """\
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+)"""  # as alembic makes it
 
 
 def current(path: Path) -> str | None:
@@ -26,12 +36,18 @@ def current(path: Path) -> str | None:
 
 
 def bring_up_to_date(path: Path) -> None:
-    """Run the migrations that are missing. InfrastructureError when a newer version of aenv made
-    the database.
+    """Make the tables, or run the migrations that are missing. InfrastructureError when a newer
+    version of aenv made the database.
     """
     found = current(path)
-    if found == HEAD:
-        return
+    if found is None:
+        _create(path)
+    elif found != HEAD:
+        migrate(path, found)
+
+
+def migrate(path: Path, found: str | None = None) -> None:
+    """Run the migrations after ``found``, all of them when it is None."""
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
@@ -46,3 +62,16 @@ def bring_up_to_date(path: Path) -> None:
             f"the catalog {path} stands at schema {found}, which this version does not know "
             f"({HEAD} is its newest); run the newer aenv that wrote it, or name another data folder"
         ) from error
+
+
+def _create(path: Path) -> None:
+    """All tables and the version in one transaction: a crash leaves all of them or none."""
+    engine = create_engine(
+        f"sqlite:///{path}", poolclass=NullPool, connect_args={"isolation_level": None}
+    )
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        metadata.create_all(connection, checkfirst=False)
+        connection.exec_driver_sql(_VERSION_TABLE)
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+        connection.commit()
