@@ -31,6 +31,15 @@ class TestCreate:
         assert body["clientID"]
         assert len(body["envdAccessToken"]) >= 32
         assert body["trafficAccessToken"] is None
+        assert body["engine"] == "fake"
+
+    async def test_every_listing_tells_the_engine(self, api: Api) -> None:
+        sandbox_id = await api.new()
+
+        (listed,) = (await api.client.get("/v2/sandboxes")).json()
+        (old,) = (await api.client.get("/sandboxes")).json()
+        detail = (await api.client.get(f"/sandboxes/{sandbox_id}")).json()
+        assert {one["engine"] for one in (listed, old, detail)} == {"fake"}
 
     @pytest.mark.parametrize(("path", "seconds"), [("/v2/sandboxes", 300), ("/sandboxes", 15)])
     async def test_default_timeouts(self, api: Api, path: str, seconds: int) -> None:

@@ -65,7 +65,7 @@ async def _sample(server: Client) -> list[Sample]:
 
 def _row(sample: Sample) -> tuple[str, ...]:
     info, metrics = sample
-    name = info.alias or info.template
+    name = (info.alias or info.template) + ("" if info.isolated else " (no isolation)")
     cpu, memory = f"{info.cpu:g}", size(info.memory_mb * 2**20)
     if metrics is None:
         return (info.id, name, cpu, "-", memory, "-", "-")

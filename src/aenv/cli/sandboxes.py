@@ -50,7 +50,7 @@ def inspect(reference: Reference) -> None:
         ("id", info.id),
         ("template", info.alias or info.template),
         ("state", info.state),
-        ("engine", info.engine or "-"),
+        ("engine", (info.engine or "-") + ("" if info.isolated else " (no isolation)")),
         ("started", f"{info.started_at:%Y-%m-%d %H:%M:%S} ({age(info.started_at)} ago)"),
         ("ends", f"{info.end_at:%Y-%m-%d %H:%M:%S} (in {span(info.end_at - datetime.now(UTC))})"),
         ("cpu", f"{info.cpu:g}"),
@@ -111,7 +111,7 @@ def _show(found: list[SandboxInfo]) -> None:
             (
                 info.id,
                 info.alias or info.template,
-                info.state + (" (no isolation)" if info.engine == "process" else ""),
+                info.state + ("" if info.isolated else " (no isolation)"),
                 age(info.started_at, now=now),
                 span(info.end_at - now),
                 f"{info.cpu:g}",

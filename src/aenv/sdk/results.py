@@ -39,7 +39,11 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A sandbox as the server lists it. Tokens are no part of it."""
+    """A sandbox as the server lists it. Tokens are no part of it.
+
+    ``engine`` is None where a server does not tell; :attr:`isolated` is False for the engine that
+    runs code as the server's own user.
+    """
 
     id: str
     template: str
@@ -52,7 +56,6 @@ class SandboxInfo:
     disk_mb: int
     metadata: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
-    isolation: str | None = None
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> SandboxInfo:
@@ -68,8 +71,11 @@ class SandboxInfo:
             disk_mb=body.get("diskSizeMB", 0),
             metadata=dict(body.get("metadata") or {}),
             engine=body.get("engine"),
-            isolation=body.get("isolation"),
         )
+
+    @property
+    def isolated(self) -> bool:
+        return self.engine != "process"
 
 
 @dataclass(frozen=True, slots=True)

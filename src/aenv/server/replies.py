@@ -26,6 +26,7 @@ class Sandbox(Reply):
     envd_access_token: str
     traffic_access_token: str | None
     domain: str
+    engine: str
 
     @classmethod
     def of(cls, record: SandboxRecord, system: System) -> Sandbox:
@@ -38,10 +39,13 @@ class Sandbox(Reply):
             envd_access_token=record.access_token,
             traffic_access_token=record.traffic_token,
             domain=system.domain,
+            engine=record.engine,
         )
 
 
 class ListedSandbox(Reply):
+    """``engine`` is ours: ``process`` means that nothing isolates the sandbox."""
+
     template_id: str
     alias: str
     sandbox_id: str
@@ -53,6 +57,7 @@ class ListedSandbox(Reply):
     disk_size_mb: int
     state: str
     envd_version: str
+    engine: str
     metadata: dict[str, str]
 
     @classmethod
@@ -179,6 +184,7 @@ def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
         **sizes(record.resources),
         "state": "paused" if paused else "running",
         "envd_version": ENVD_VERSION,
+        "engine": record.engine,
         "metadata": record.labels,
     }
 
