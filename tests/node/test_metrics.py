@@ -60,7 +60,7 @@ def tracked(machine: FakeMachine, clock: Clock, hangs: Hangs | None = None) -> M
 async def test_the_first_sample_is_there_when_asked_for(machine: FakeMachine):
     sampler = tracked(machine, Clock())
     (first,) = await sampler.query("i1")
-    assert first == SandboxMetrics(100.0, 2, 0.0, 1000, 4000, 0, 100, 200)
+    assert first == SandboxMetrics(100.0, 2, 0.0, 1000, 512 << 20, 0, 100, 200)
     assert await sampler.query("i1") == [first]
 
 

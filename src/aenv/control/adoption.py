@@ -81,4 +81,5 @@ def _request(record: SandboxRecord) -> AdoptRequest:
         host_secret=record.host_secret,
         access_token=record.access_token,
         engine=record.engine,
+        resources=record.resources,
     )

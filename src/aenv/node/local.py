@@ -101,12 +101,12 @@ class LocalNode(Node):
         found = await asyncio.gather(
             *(adopt_one(self._engines, self._launcher, request) for request in adopt)
         )
-        residents = [one for one in found if isinstance(one, Resident)]
-        for resident in residents:
-            self._residents.settle(resident, None)
+        for request, one in zip(adopt, found, strict=True):
+            if isinstance(one, Resident):
+                self._residents.settle(one, request.resources)
         self._sampler.start()
         return Adoption(
-            running=tuple(resident.describe() for resident in residents),
+            running=tuple(one.describe() for one in found if isinstance(one, Resident)),
             ended=tuple(one for one in found if isinstance(one, SandboxExit)),
             reaped=tuple(self._engines.reaped),
         )

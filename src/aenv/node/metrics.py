@@ -165,7 +165,8 @@ class MetricsSampler:
     def _combine(
         self, tracked: _Tracked, stats: MachineStats | None, guest: AgentMetrics | None
     ) -> SandboxMetrics:
-        """CPU and disk as the host accounts them, memory as the guest sees it."""
+        """CPU and disk as the host accounts them, memory as the guest uses it, of what it was
+        promised (its own total holds the engine's share too)."""
         now = self._clock()
         limits = tracked.resources
         count = limits.cpu if limits else (guest.cpu_count if guest else 1.0)
@@ -179,7 +180,7 @@ class MetricsSampler:
             cpu_count=count,
             cpu_used_pct=round(pct, 2),
             mem_used=guest.mem_used if guest else (stats.memory_bytes if stats else 0),
-            mem_total=guest.mem_total if guest and guest.mem_total else memory_limit,
+            mem_total=memory_limit or (guest.mem_total if guest else 0),
             mem_cache=guest.mem_cache if guest else 0,
             disk_used=stats.disk_used_bytes if stats else (guest.disk_used if guest else 0),
             disk_total=stats.disk_limit_bytes if stats else (guest.disk_total if guest else 0),

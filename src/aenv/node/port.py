@@ -86,6 +86,7 @@ class AdoptRequest:
     host_secret: str = field(repr=False)
     access_token: str = field(repr=False)
     engine: str = "gvisor"
+    resources: Resources | None = None
     paused: bool = False
     """It should be frozen in memory (hot); its absence is no end, its image is on disk."""
 
