@@ -119,6 +119,14 @@ class TestTheLocalKey:
             assert api.system.keys.is_valid(preset)
             assert not api.system.keys.is_valid(other)
 
+    async def test_a_preset_may_be_any_string_that_a_header_carries(self, api: Api) -> None:
+        for preset in ("k", "two words", "~" * 512):
+            await api.system.close()
+            api.options = {"api_key": preset}
+            await api.restart()
+            client = api.client_from(LOCAL, {"X-API-Key": preset})
+            assert (await client.get("/v2/sandboxes")).status_code == 200
+
     async def test_only_hashes_are_in_the_catalog(self, api: Api) -> None:
         key = api.system.keys.local.encode()
         await api.system.catalog.read(

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import Connection
 
 from aenv.control.clocks import Clock
@@ -18,7 +19,10 @@ from aenv.store import keys as rows
 from aenv.store.catalog import Catalog
 from aenv.store.records import ApiKeyRecord
 
+log = structlog.get_logger()
 DEFAULT_TEAM = "default"
+SHORT_KEY = 16
+"""Characters below which a key that somebody chose draws a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Keys:
         """Read the keys; take over the operator's preset, else find or make the local key."""
         await self._reload()
         if preset is not None:
+            if len(preset) < SHORT_KEY:
+                log.warning("the API key set by the operator is short: it can be guessed")
             self.local = preset
             await self._install(preset, "preset")
             return
