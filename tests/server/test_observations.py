@@ -230,11 +230,6 @@ async def test_health_is_204_without_a_body(api: Api) -> None:
     assert (reply.status_code, reply.content) == (204, b"")
 
 
-async def test_the_proxy_path_without_routing_headers_is_400(api: Api) -> None:
-    for path in ("/proxy", "/proxy/a/b"):
-        assert error_of(await api.client.post(path))[0] == 400
-
-
 async def test_shutting_down_with_kill_ends_the_sandboxes(api: Api) -> None:
     await api.new()
     reply = await api.client.post("/admin/shutdown", json={"kill": True})

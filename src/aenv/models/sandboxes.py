@@ -8,6 +8,8 @@ from enum import StrEnum
 from aenv.models.errors import Culprit
 
 AGENT_PORT = 49983
+INTERPRETER_PORT = 49999
+"""Where a code interpreter inside the sandbox listens (contract e2b §4)."""
 ENVD_VERSION = "0.6.13"
 DEFAULT_USER = "user"
 

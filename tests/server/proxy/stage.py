@@ -269,11 +269,17 @@ class Stage:
         self.stack.callback(writer.close)
         return wire
 
-    async def guest(self, handler: Handler | None = None, *, name: str = "guest") -> Guest:
+    async def guest(
+        self,
+        handler: Handler | None = None,
+        *,
+        name: str = "guest",
+        at: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> Guest:
         guest = Guest(handler or (lambda r, w: asyncio.sleep(0)))
         if handler is None:
             guest.handler = echo(guest, name)
-        server = await asyncio.start_server(guest.serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(guest.serve, *at)
         guest.port = server.sockets[0].getsockname()[1]
         self.stack.callback(server.close)
         return guest

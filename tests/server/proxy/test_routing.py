@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.server.proxy.stage import Guest, Stage, to
 
 from aenv.models.ids import new_sandbox_id
+from aenv.models.sandboxes import INTERPRETER_PORT
 from aenv.server.proxy import ProxySettings, Refusal
 
 
@@ -98,6 +100,21 @@ async def test_what_a_guest_gets_to_see(stage: Stage) -> None:
         assert request.all("host") == ["127.0.0.1"]
     assert seen.all("x-access-token") == ["token"]
     assert seen_by_app.all("x-access-token") == []
+
+
+async def test_a_code_interpreter_gets_the_access_token_it_asks_for(stage: Stage) -> None:
+    interpreter = await stage.guest(at=("127.49.99.9", INTERPRETER_PORT))
+    route = replace(stage.sandbox(await stage.guest()), guest_host="127.49.99.9")
+    stage.table.publish(route)
+    wire = await stage.wire()
+    await wire.send(
+        f"POST /execute HTTP/1.1\r\n{to(route, INTERPRETER_PORT)}X-Access-Token: token\r\n"
+        "X-API-Key: secret\r\nContent-Length: 0\r\n\r\n"
+    )
+    await wire.answer()
+    (seen,) = interpreter.requests
+    assert seen.all("x-access-token") == ["token"]
+    assert seen.all("x-api-key") == []
 
 
 async def test_authorization_that_is_not_ours_passes(stage: Stage) -> None:

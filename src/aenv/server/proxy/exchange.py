@@ -16,13 +16,8 @@ from aenv.server.proxy import replies
 from aenv.server.proxy.bodies import encode_chunk, encode_end
 from aenv.server.proxy.clients import Client
 from aenv.server.proxy.core import Proxy
-from aenv.server.proxy.heads import (
-    MalformedHeadError,
-    RequestHead,
-)
-from aenv.server.proxy.names import (
-    TRAFFIC_TOKEN,
-)
+from aenv.server.proxy.heads import MalformedHeadError, RequestHead
+from aenv.server.proxy.names import TRAFFIC_TOKEN
 from aenv.server.proxy.replies import Reply
 from aenv.server.proxy.responses import DONE, HEAD, RAW, Response
 from aenv.server.proxy.rewriting import guest_head

@@ -15,16 +15,8 @@ from urllib.parse import unquote_to_bytes
 
 from aenv.models.ids import SANDBOX_ID_LENGTH
 from aenv.models.sandboxes import AGENT_PORT
-from aenv.server.proxy.heads import (
-    MalformedHeadError,
-    RequestHead,
-)
-from aenv.server.proxy.names import (
-    AGENTENV_ID,
-    AGENTENV_PORT,
-    E2B_ID,
-    E2B_PORT,
-)
+from aenv.server.proxy.heads import MalformedHeadError, RequestHead
+from aenv.server.proxy.names import AGENTENV_ID, AGENTENV_PORT, E2B_ID, E2B_PORT
 
 _HOST_FORM = re.compile(rb"([0-9]{1,5})-([a-z0-9]{%d})\." % SANDBOX_ID_LENGTH, re.IGNORECASE)
 _PORT = re.compile(rb"[0-9]{1,5}")

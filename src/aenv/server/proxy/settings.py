@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aenv.models.sandboxes import AGENT_PORT
+from aenv.models.sandboxes import AGENT_PORT, INTERPRETER_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class ProxySettings:
     """Seconds and bytes. ``keep_alive_timeout`` outlasts the 300 s for which the E2B SDKs keep idle
     connections.
 
-    ``access_token_ports``: the guest ports that get to see ``X-Access-Token``.
+    ``access_token_ports``: the guest ports that get to see ``X-Access-Token``; what listens there
+    belongs to the sandbox's owner and asks for it.
     """
 
     max_connections: int = 8192
@@ -38,7 +39,7 @@ class ProxySettings:
     signature_hashes_per_second: int = 50_000
     signature_failures_per_minute: int = 60
 
-    access_token_ports: frozenset[int] = frozenset({AGENT_PORT})
+    access_token_ports: frozenset[int] = frozenset({AGENT_PORT, INTERPRETER_PORT})
 
 
 @dataclass(slots=True)

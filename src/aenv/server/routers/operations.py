@@ -8,14 +8,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from aenv.control.telemetry import CONTENT_TYPE
-from aenv.models.errors import InvalidRequestError, NotFoundError
+from aenv.models.errors import NotFoundError
 from aenv.server import bodies
 from aenv.server import node_replies as replies
 from aenv.server.routing import Caller, System, fails
 
 router = APIRouter(tags=["operations"])
 TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-PROXY_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 @router.get("/health", status_code=204, response_class=Response)
@@ -52,12 +51,3 @@ async def shut_down(
     """End the server; its sandboxes too with ``kill``."""
     killed, failed = await system.shut_down(kill=(body or bodies.Shutdown()).kill)
     return replies.ShutdownReply(killed=killed, failed=failed)
-
-
-@router.api_route("/proxy{rest:path}", methods=PROXY_METHODS, include_in_schema=False)
-async def proxy(rest: str) -> None:
-    """Proxied requests are served before they come here; these name no sandbox."""
-    raise InvalidRequestError(
-        "to reach a sandbox, send x-agentenv-sandbox-id and x-agentenv-target-port "
-        "(or e2b-sandbox-id and e2b-sandbox-port)"
-    )
