@@ -137,7 +137,7 @@ def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBu
     if progress.status is TemplateStatus.ERROR:
         return TemplateBuildError(
             f"template {progress.name!r} could not be built: {progress.error or progress.step}; "
-            f"see 'aenv template build {progress.name}'"
+            f"the next create tries again, and so does: aenv template build {progress.name}"
         )
     return TemplateNotReadyError(
         f"template {progress.name!r} is being built: {progress.fraction:.0%}"

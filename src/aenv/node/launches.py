@@ -15,6 +15,7 @@ from aenv.models.errors import (
     EnvironmentFaultError,
     HostSetupError,
     NotFoundError,
+    TemplateBuildError,
     TemplateNotReadyError,
 )
 from aenv.models.sandboxes import AGENT_PORT, SandboxExit
@@ -126,7 +127,7 @@ class Launcher:
             return _host_files(name), Rootfs(lowers=())
         try:
             image = await self._images.open(name)
-        except TemplateNotReadyError:
+        except (TemplateNotReadyError, TemplateBuildError):
             await self._images.ensure(name)
             image = await self._images.open(name)
         return image.info, image.rootfs

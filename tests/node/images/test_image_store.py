@@ -136,6 +136,10 @@ async def test_a_failed_build_tells_why_and_the_next_tries_again(shop: Shop) -> 
         await store.open("tiny")
 
     shop.recipe.error = None
+    shop.recipe.gate.clear()
+    again = await store.ensure("tiny", wait=0)
+    assert (again.status, again.error) == (TemplateStatus.BUILDING, None)
+    shop.recipe.gate.set()
     assert (await store.ensure("tiny", wait=10)).status is TemplateStatus.READY
 
 

@@ -32,7 +32,12 @@ class Builds:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def progress(self, recipe: Recipe) -> TemplateProgress:
-        return await asyncio.to_thread(self._progress, recipe)
+        """While a build of ours is getting under way, what the one before left says nothing."""
+        found = await asyncio.to_thread(self._progress, recipe)
+        over = found.status in (TemplateStatus.ABSENT, TemplateStatus.ERROR)
+        if over and self.is_building(recipe.name):
+            return TemplateProgress(recipe.name, TemplateStatus.BUILDING, 0.0, "preparing")
+        return found
 
     async def ensure(self, recipe: Recipe, wait: float) -> TemplateProgress:
         """Start or join, and wait up to ``wait`` seconds for the end."""
@@ -44,10 +49,7 @@ class Builds:
             task.add_done_callback(_note_outcome)
             self._tasks[recipe.name] = task
         await asyncio.wait({task}, timeout=max(wait, 0))
-        found = await self.progress(recipe)
-        if found.status is TemplateStatus.ABSENT and not task.done():
-            return TemplateProgress(recipe.name, TemplateStatus.BUILDING, 0.0, "preparing")
-        return found
+        return await self.progress(recipe)
 
     def is_building(self, name: str) -> bool:
         task = self._tasks.get(name)
@@ -121,7 +123,8 @@ class Builds:
         except asyncio.CancelledError:
             await _end(worker)
             raise
-        if code in {DONE, BUSY} or (code == FAILED and (await self.progress(recipe)).error):
+        said = await asyncio.to_thread(self._progress, recipe)
+        if code in {DONE, BUSY} or (code == FAILED and said.error):
             return code
         words = output.decode(errors="replace").strip()[-1000:]
         message = f"the build process ended with code {code}; build again, it resumes. {words}"
