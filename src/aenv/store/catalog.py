@@ -2,8 +2,8 @@
 
 A transaction is one plain function that runs in a thread: readers beside each other, writers one
 after the other in a thread of their own. So no transaction can be open across a network or node
-call, a caller that is cancelled does not tear one apart, and a read costs 0.1 ms (0.9 ms through an
-async driver, which crosses threads for every step).
+call, a caller that is cancelled does not tear one apart, and a read crosses threads once (an async
+driver does so for every step).
 """
 
 from __future__ import annotations
