@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from aenv.models.sandboxes import EndKind, Resources, SandboxState
+from aenv.models.snapshots import PauseMode, RestoreMode
 from aenv.store.records import SandboxRecord, TemplateUse, Usage
 from aenv.store.tables import labels, sandboxes, template_uses
 
@@ -31,7 +32,8 @@ ENDED = (SandboxState.KILLED, SandboxState.FAILED)
 @dataclass(frozen=True, slots=True)
 class Page:
     """What a list asks for. ``after`` = (started_at, id) of the last row of the page before;
-    ``alive_at``: hide what has passed its end by then.
+    ``alive_at``: hide what ends by then (paused ones have no end, nor have those that pause
+    instead).
     """
 
     team: str
@@ -80,7 +82,7 @@ def in_states(db: Connection, states: Sequence[SandboxState]) -> list[SandboxRec
 
 
 def due(db: Connection, now: int, limit: int = 200) -> list[SandboxRecord]:
-    """Running or paused sandboxes whose time has passed, the longest overdue first."""
+    """Running sandboxes whose time has passed, the longest overdue first."""
     rows = db.execute(
         select(sandboxes)
         .where(sandboxes.c.state.in_(TIMED), sandboxes.c.end_at <= now)
@@ -135,7 +137,7 @@ def usage_of_key(
             .where(
                 sandboxes.c.key_id == key_id,
                 sandboxes.c.state.in_(states),
-                sandboxes.c.end_at > alive_at,
+                _alive(alive_at),
             )
             .group_by(sandboxes.c.key_id)
         )
@@ -172,8 +174,10 @@ def uses(db: Connection) -> dict[str, TemplateUse]:
     return {row.template: TemplateUse(row.count, row.last_used_at) for row in rows.mappings()}
 
 
-TIMED = (SandboxState.RUNNING, SandboxState.PAUSED)
-"""States in which the deadline counts."""
+TIMED = (SandboxState.RUNNING,)
+"""States in which the deadline counts: a paused sandbox waits for ever."""
+
+EXPIRING = (SandboxState.CREATING, SandboxState.RUNNING)
 
 
 def _usage(*keys: ColumnElement[Any]) -> Any:
@@ -190,7 +194,7 @@ def _filters(wanted: Page) -> list[ColumnElement[bool]]:
     found = [
         sandboxes.c.team == wanted.team,
         sandboxes.c.state.in_(wanted.states),
-        sandboxes.c.end_at > wanted.alive_at,
+        _alive(wanted.alive_at),
     ]
     if wanted.template is not None:
         found.append(sandboxes.c.template == wanted.template)
@@ -203,6 +207,10 @@ def _filters(wanted: Page) -> list[ColumnElement[bool]]:
         for key, value in wanted.labels.items()
     )
     return found
+
+
+def _alive(now: int) -> ColumnElement[bool]:
+    return or_(sandboxes.c.end_at > now, sandboxes.c.auto_pause, sandboxes.c.state.not_in(EXPIRING))
 
 
 def _beyond(wanted: Page) -> list[ColumnElement[bool]]:
@@ -238,4 +246,9 @@ def _record(row: Row[Any]) -> SandboxRecord:
     values["state"] = SandboxState(values["state"])
     if values["end_kind"] is not None:
         values["end_kind"] = EndKind(values["end_kind"])
+    if values["pause_mode"] is not None:
+        values["pause_mode"] = PauseMode(values["pause_mode"])
+    if values["restored"] is not None:
+        values["restored"] = RestoreMode(values["restored"])
+    values["secret_env"] = tuple(values["secret_env"])
     return SandboxRecord(**values)

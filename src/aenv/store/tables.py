@@ -1,6 +1,6 @@
-"""The catalog's tables. Times are integer nanoseconds since the epoch (UTC); secrets other than the
-tokens a restart needs are stored as hashes. ``migrations/`` makes these tables; a test proves that
-both agree.
+"""The catalog's tables. Times are integer nanoseconds since the epoch (UTC). Secrets are stored as
+hashes, but for those that a restart or a resume needs: tokens, and variables of living sandboxes.
+``migrations/`` makes these tables; a test proves that both agree.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
+    true,
 )
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration. Alembic is imported only when a database is behind it."""
 
 metadata = MetaData(
@@ -58,6 +60,19 @@ sandboxes = Table(
     Column("end_kind", String(32)),
     Column("end_reason", Text),
     Column("exit_code", Integer),
+    Column("env_vars", JSON, nullable=False, server_default="{}"),
+    Column("secret_env", JSON, nullable=False, server_default="[]"),
+    Column("timeout", Integer, nullable=False, server_default="300"),
+    Column("auto_pause", Boolean, nullable=False, server_default=false()),
+    Column("auto_pause_memory", Boolean, nullable=False, server_default=true()),
+    Column("auto_resume", Boolean, nullable=False, server_default=false()),
+    Column("snapshot_id", String(32), index=True),
+    Column("pause_mode", String(16)),
+    Column("unresponsive_at_pause", Boolean, nullable=False, server_default=false()),
+    Column("restored", String(16)),
+    Column("note", Text),
+    Column("parent_sandbox", String(32)),
+    Column("parent_snapshot", String(32)),
     Index(None, "state", "end_at"),
     Index(None, "team", "state", "started_at", "id"),
 )
@@ -70,6 +85,36 @@ labels = Table(
     Column("value", Text, nullable=False),
 )
 """The user's metadata again, one row per pair, so that lists can be filtered by it."""
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("template_id", String(64)),
+    Column("name", String(128)),
+    Column("tag", String(128), nullable=False),
+    Column("sandbox_id", String(32), nullable=False, index=True),
+    Column("parent", String(32)),
+    Column("base_id", String(64), nullable=False),
+    Column("base", String(255), nullable=False),
+    Column("engine", String(32), nullable=False),
+    Column("cpu", Float, nullable=False),
+    Column("memory_mb", Integer, nullable=False),
+    Column("disk_mb", Integer, nullable=False),
+    Column("has_memory", Boolean, nullable=False),
+    Column("disk_bytes", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("own_bytes", BigInteger, nullable=False),
+    Column("env_vars", JSON, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Index(None, "team", "created_at", "id"),
+)
+"""Kept images of sandboxes. A row is written when its image is whole; an image without a row is
+dropped at the next start.
+"""
 
 idempotency = Table(
     "idempotency_keys",

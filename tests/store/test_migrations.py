@@ -1,0 +1,53 @@
+"""Databases of earlier versions come to the present with what they hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from aenv.models.sandboxes import SandboxState
+from aenv.store import sandboxes as rows
+from aenv.store import schema
+from aenv.store.catalog import Catalog
+
+OLD = """
+INSERT INTO sandboxes VALUES (
+    'iaaaaaaaaaaaaaaaaaaa', 7, 'running', 'default', 'k1', 't1', 'base', 'gvisor', 2.0, 1024,
+    10240, 'token', 'secret', NULL, '{"a": "b"}', '{}', 1, 2, 3, NULL, NULL, NULL, NULL);
+INSERT INTO sandbox_labels VALUES ('iaaaaaaaaaaaaaaaaaaa', 'a', 'b');
+INSERT INTO idempotency_keys VALUES ('k1', 'once', 'f', 'iaaaaaaaaaaaaaaaaaaa', 1);
+INSERT INTO api_keys VALUES ('k1', 'h', 'm', 'local', 'local', 'default', 1, 1, NULL);
+INSERT INTO template_uses VALUES ('base', 5, 1);
+"""
+
+
+def at(revision: str, path: Path) -> None:
+    """A database as the version of that schema left it."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    config.attributes["path"] = path
+    command.upgrade(config, revision)
+
+
+async def test_sandboxes_of_schema_0001_run_on_and_are_killed_at_their_end(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    at("0001", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(OLD)
+
+    catalog = await Catalog.open(path)
+    record = await catalog.read(lambda db: rows.get(db, "iaaaaaaaaaaaaaaaaaaa"))
+    uses = await catalog.read(rows.uses)
+    await catalog.close()
+
+    assert record is not None
+    assert (record.state, record.version, record.labels) == (SandboxState.RUNNING, 7, {"a": "b"})
+    assert (record.auto_pause, record.auto_pause_memory, record.auto_resume) == (False, True, False)
+    assert (record.env_vars, record.secret_env, record.snapshot_id) == ({}, (), None)
+    assert uses["base"].count == 5
+    with sqlite3.connect(path) as new:
+        assert new.execute("SELECT count(*) FROM sandbox_labels").fetchone() == (1,)
+        assert new.execute("SELECT sandbox_id FROM idempotency_keys").fetchone() is not None
