@@ -199,6 +199,12 @@ class EngineError(InfrastructureError):
     code = "engine"
 
 
+class ImageUnusableError(EngineError):
+    """A memory image that this host cannot restore: other release, other CPU, damaged."""
+
+    code = "image_unusable"
+
+
 class AgentUnreachableError(InfrastructureError):
     """The guest agent did not answer in time."""
 

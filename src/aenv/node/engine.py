@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from aenv.models.errors import CapabilityError
 from aenv.models.sandboxes import NetworkPolicy, Resources, SandboxExit
 
 
@@ -40,6 +41,7 @@ class Capabilities:
     freeze: bool = False
     memory_snapshot: bool = False
     live_fork: bool = False
+    disk_snapshot: bool = False
 
 
 class Severity(StrEnum):
@@ -97,7 +99,8 @@ class MachineSpec:
     ``agent`` is the host path of the static agent binary, ``agent_env`` the environment of the
     agent itself (it holds only the *hash* of the host secret, see ``agent/README.md``).
     ``hostname`` is the guest's. ``host_ca``: make the host's CA bundle visible read-only at
-    ``/.aenv/ca.crt``. ``disk``: start from this copy instead of an empty disk.
+    ``/.aenv/ca.crt``. ``disk``: start from this copy instead of an empty disk. ``same_life``
+    (restore): the same sandbox goes on and keeps its boot id; else it gets a new one.
     """
 
     sandbox_id: str
@@ -109,6 +112,7 @@ class MachineSpec:
     agent_env: dict[str, str] = field(default_factory=dict)
     host_ca: bool = False
     disk: DiskImage | None = None
+    same_life: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,9 @@ class MachineStats:
 
 @dataclass(frozen=True, slots=True)
 class MemoryImage:
-    """A checkpoint on local disk and the fingerprint of what can restore it."""
+    """A checkpoint, a folder on local disk, and the fingerprint of what can restore it. It holds
+    all that a restore needs beside the disk, so that an update of the server takes nothing away.
+    """
 
     path: Path
     engine: str
@@ -188,8 +194,23 @@ class Machine(ABC):
     @abstractmethod
     async def checkpoint(self, destination: Path) -> MemoryImage:
         """Write the memory image of a frozen machine into ``destination`` (must not exist). It
-        stays frozen.
+        stays frozen. Making the files durable is the caller's part. Raises DiskFullError.
         """
+
+    @property
+    def frozen(self) -> bool | None:
+        """None: a server died while it froze or thawed the machine, so nobody knows."""
+        return False
+
+    async def sync(self) -> None:
+        """Write what is dirty of its disk while it runs, so that :meth:`save_disk` is short."""
+        raise _no_disks()
+
+    async def save_disk(self, name: str) -> DiskImage:
+        """Keep a copy of its disk, durably and under a new ``name``. A machine that is not frozen
+        may write meanwhile. Raises ConflictError (the name is taken), DiskFullError.
+        """
+        raise _no_disks()
 
     @abstractmethod
     async def stats(self) -> MachineStats: ...
@@ -234,7 +255,22 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine: ...
+    async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine:
+        """As :meth:`boot`, but from memory; the disk must be of the same moment. Raises
+        ImageUnusableError when this host cannot restore the image, EngineError when it failed to.
+        """
+
+    async def disk_images(self) -> list[DiskImage]:
+        """All copies that were kept, with their sizes now."""
+        return []
+
+    async def drop_disk(self, name: str) -> None:
+        """Delete a kept copy and free its bytes. Idempotent; machines made from it live on."""
+        raise _no_disks()
+
+    async def verify_disk(self, name: str) -> None:
+        """Read all of a kept copy. Raises EngineError naming what cannot be read."""
+        raise _no_disks()
 
     @abstractmethod
     async def adopt(self, sandbox_id: str) -> Machine:
@@ -247,3 +283,7 @@ class Engine(ABC):
         """Destroy every machine and leftover of this instance that is not in ``keep``; return their
         ids.
         """
+
+
+def _no_disks() -> CapabilityError:
+    return CapabilityError("this engine keeps no copies of disks; use gvisor")
