@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.fakes.agent import FakeAgent
@@ -14,8 +15,9 @@ from tests.fakes.agent import FakeAgent
 from aenv.models.errors import AgentUnreachableError
 from aenv.node import http1
 from aenv.node.agents import AgentClient
-from aenv.node.agentwire import AgentInit
+from aenv.node.agentwire import AgentInit, exit_code_of, output_of, read_lines
 from aenv.node.engine import Address
+from aenv.node.http1 import Reply
 
 
 @pytest.fixture
@@ -111,9 +113,37 @@ async def _endless_headers(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-@pytest.mark.parametrize(
-    "answer", [_garbage, _hangs_up, _not_json, _endless_body, _endless_headers]
-)
+async def _endless_header(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nx-more: ")
+    while True:
+        writer.write(b"x" * 0x1000)
+        await writer.drain()
+
+
+async def _endless_extension(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1;")
+    while True:
+        writer.write(b"x" * 0x1000)
+        await writer.drain()
+
+
+async def _deep_json(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 50000\r\n\r\n" + b"[" * 50_000)
+
+
+HOSTILE = [
+    _garbage,
+    _hangs_up,
+    _not_json,
+    _endless_body,
+    _endless_headers,
+    _endless_header,
+    _endless_extension,
+    _deep_json,
+]
+
+
+@pytest.mark.parametrize("answer", HOSTILE)
 async def test_a_hostile_agent_is_unreachable(answer: Answer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http1, "MAX_REPLY", 100_000)
 
@@ -155,3 +185,27 @@ async def test_entries_of_the_wrong_shape_are_dropped_or_tamed():
     (line,) = batch.lines
     assert (line.seq, line.message, line.fields, line.timestamp) == (3, "['a']", {}, 0.0)
     assert batch.dropped == 0
+
+
+async def test_a_line_that_no_client_could_be_sent_is_mended():
+    body = b'{"entries": [{"seq": 1, "message": "half a pair: \\ud800", "fields": {"\\udfff": 1}}]}'
+    line = read_lines(Reply(200, body), after=0, limit=10).lines[0]
+    assert (line.message, line.fields) == ("half a pair: ?", {"?": "1"})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"data": {"stdout": 7}},
+        {"data": {"stdout": "a"}},
+    ],
+)
+def test_output_that_is_none_is_the_agents_fault(event: dict[str, Any]):
+    with pytest.raises(AgentUnreachableError, match="nonsense"):
+        output_of(event)
+
+
+def test_an_end_without_a_sane_code_is_an_end():
+    assert exit_code_of({"end": {"exitCode": "7"}}) == 0
+    assert exit_code_of({"end": True}) == 0
+    assert exit_code_of({"data": {}}) is None

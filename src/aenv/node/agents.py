@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aenv.models.errors import AgentUnreachableError
 from aenv.node.agentwire import (
+    MAX_ANSWER,
+    MAX_LINES,
     AgentInit,
     AgentLines,
     AgentMetrics,
     CommandResult,
     envelope,
+    exit_code_of,
     expect,
+    output_of,
     process_events,
     read_failures,
     read_lines,
@@ -70,19 +74,22 @@ class AgentClient:
     async def health(self, *, timeout: float = 2.0) -> None:
         """Return if the agent answers."""
         async with self._connection("/health", timeout) as connection:
-            expect(await connection.request("GET", "/health", headers={}), 204, "/health")
+            reply = await connection.request("GET", "/health", headers={}, limit=MAX_ANSWER)
+        expect(reply, 204, "/health")
 
     async def metrics(self, *, timeout: float = 2.0) -> AgentMetrics:
         async with self._connection("/metrics", timeout) as connection:
             headers = {"x-access-token": self._access_token}
-            reply = await connection.request("GET", "/metrics", headers=headers)
+            reply = await connection.request("GET", "/metrics", headers=headers, limit=MAX_ANSWER)
         return read_metrics(reply)
 
     async def logs(self, *, after: int, limit: int, wait: float) -> AgentLines:
         """Entries with ``seq > after``; waits up to ``wait`` seconds for the first."""
         path = f"/aenv/logs?after={after}&limit={limit}&wait={wait:g}"
         async with self._connection("/aenv/logs", wait + REPLY_TIMEOUT) as connection:
-            reply = await connection.request("GET", path, headers=self._host_headers)
+            reply = await connection.request(
+                "GET", path, headers=self._host_headers, limit=MAX_LINES
+            )
         return read_lines(reply, after=after, limit=limit)
 
     async def spawn(self, command: str, *, user: str, cwd: str | None = None) -> None:
@@ -100,11 +107,8 @@ class AgentClient:
         output = bytearray()
         async with self._process(command, user, cwd, timeout=timeout) as events:
             async for event in events:
-                if "data" in event:
-                    for part in event["data"].values():
-                        output += b64decode(part)[: max(0, _MAX_OUTPUT - len(output))]
-                if "end" in event:
-                    code = int(event["end"].get("exitCode", 0))
+                output += output_of(event)[: max(0, _MAX_OUTPUT - len(output))]
+                if (code := exit_code_of(event)) is not None:
                     return CommandResult(code, output.decode(errors="replace"))
         raise AgentUnreachableError("the guest agent lost a command")
 
@@ -118,7 +122,7 @@ class AgentClient:
                 backoff = min(backoff * 1.5, _LAST_BACKOFF)
                 continue
             try:
-                reply = await connection.request("GET", "/health", headers={})
+                reply = await connection.request("GET", "/health", headers={}, limit=MAX_ANSWER)
                 if reply.status == 204:
                     return connection
             except OSError:
@@ -131,7 +135,9 @@ class AgentClient:
 
     async def _post_init(self, connection: Connection, init: AgentInit) -> Reply:
         headers = {"content-type": "application/json", **self._host_headers}
-        return await connection.request("POST", "/init", headers=headers, body=init.body())
+        return await connection.request(
+            "POST", "/init", headers=headers, body=init.body(), limit=MAX_ANSWER
+        )
 
     @asynccontextmanager
     async def _connection(self, what: str, timeout: float) -> AsyncIterator[Connection]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,10 @@ from typing import Any
 from aenv.models.errors import AgentUnreachableError
 from aenv.node.http1 import Reply
 
+MAX_ANSWER = 64 * 1024
+"""Bytes of an answer that holds a few numbers."""
+MAX_LINES = 8 * 1024 * 1024
+"""Bytes of a page of log lines: a MiB of text, escaped at its worst."""
 _MAX_MESSAGE = 16 * 1024
 _MAX_FAILURES = 32
 
@@ -142,10 +147,12 @@ def read_lines(reply: Reply, *, after: int, limit: int) -> AgentLines:
     found = _json_object(expect(reply, 200, "/aenv/logs"), "/aenv/logs")
     entries = found.get("entries") or []
     if not isinstance(entries, list):
-        raise AgentUnreachableError("the guest agent answered /aenv/logs with nonsense")
-    lines = tuple(
-        line for line in map(_line, entries[:limit]) if line is not None and line.seq > after
-    )
+        raise _nonsense("/aenv/logs")
+    try:
+        read = [_line(entry) for entry in entries[:limit]]
+    except RecursionError:
+        raise _nonsense("/aenv/logs") from None
+    lines = tuple(line for line in read if line is not None and line.seq > after)
     last = max([line.seq for line in lines], default=after)
     return AgentLines(
         lines,
@@ -174,6 +181,25 @@ async def process_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str
                 yield event
 
 
+def output_of(event: Mapping[str, Any]) -> bytes:
+    """What a command wrote, by one event of its stream."""
+    data = event.get("data")
+    if not isinstance(data, dict):
+        return b""
+    try:
+        return b"".join(b64decode(part) for part in data.values())
+    except (TypeError, ValueError):
+        raise _nonsense("process.Process/Start") from None
+
+
+def exit_code_of(event: Mapping[str, Any]) -> int | None:
+    """None while the command runs."""
+    end = event.get("end")
+    if end is None:
+        return None
+    return int(_number(end, "exitCode")) if isinstance(end, dict) else 0
+
+
 def envelope(message: bytes) -> bytes:
     return struct.pack(">BI", 0, len(message)) + message
 
@@ -187,10 +213,14 @@ def expect(reply: Reply, status: int, what: str) -> bytes:
     return reply.body
 
 
+def _nonsense(what: str) -> AgentUnreachableError:
+    return AgentUnreachableError(f"the guest agent answered {what} with nonsense")
+
+
 def _json_object(body: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise AgentUnreachableError(f"the guest agent answered {what} with something but JSON")
@@ -211,13 +241,18 @@ def _line(entry: object) -> AgentLine | None:
     return AgentLine(
         seq=int(_number(entry, "seq")),
         timestamp=_timestamp(entry.get("timestamp")),
-        stream=str(entry.get("stream", "system"))[:16],
-        level=str(entry.get("level", "info"))[:16],
-        message=str(entry.get("message", ""))[:_MAX_MESSAGE],
-        fields={str(k)[:64]: str(v)[:1024] for k, v in list(fields.items())[:16]}
+        stream=_text(entry.get("stream", "system"), 16),
+        level=_text(entry.get("level", "info"), 16),
+        message=_text(entry.get("message", ""), _MAX_MESSAGE),
+        fields={_text(k, 64): _text(v, 1024) for k, v in list(fields.items())[:16]}
         if isinstance(fields, dict)
         else {},
     )
+
+
+def _text(value: object, limit: int) -> str:
+    """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
+    return str(value)[:limit].encode("utf-8", "replace").decode()
 
 
 def _timestamp(value: object) -> float:

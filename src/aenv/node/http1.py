@@ -18,6 +18,7 @@ import httptools
 from aenv.node.engine import Address
 
 MAX_REPLY = 16 * 1024 * 1024
+MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
 _CHUNK = 64 * 1024
 
@@ -63,15 +64,27 @@ class Connection:
         self._writer.transport.abort()
 
     async def request(
-        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        limit: int | None = None,
     ) -> Reply:
-        """Send one request and read its whole reply (at most MAX_REPLY bytes)."""
-        parsed = await self.begin(method, path, headers=headers, body=body)
+        """Send one request and read its whole reply: ``limit`` bytes at most, else MAX_REPLY."""
+        parsed = await self.begin(method, path, headers=headers, body=body, limit=limit)
         chunks = [chunk async for chunk in self.chunks(parsed)]
         return Reply(parsed.status, b"".join(chunks))
 
     async def begin(
-        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        limit: int | None = None,
     ) -> ReplyParser:
         """Send one request, return at the reply's head; :meth:`chunks` reads on."""
         lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}"]
@@ -79,20 +92,15 @@ class Connection:
         lines += [f"content-length: {len(body)}", "", ""]
         self._writer.write("\r\n".join(lines).encode() + body)
         await self._writer.drain()
-        parsed = ReplyParser()
+        parsed = ReplyParser(limit=MAX_REPLY if limit is None else limit)
         while not parsed.head_complete:
             await self._feed(parsed)
         return parsed
 
     async def chunks(self, parsed: ReplyParser) -> AsyncIterator[bytes]:
-        size = 0
         while True:
             while parsed.pending:
-                chunk = parsed.pending.popleft()
-                size += len(chunk)
-                if size > MAX_REPLY:
-                    raise ProtocolError("the reply is too large")
-                yield chunk
+                yield parsed.pending.popleft()
             if parsed.complete:
                 return
             await self._feed(parsed)
@@ -101,6 +109,7 @@ class Connection:
         data = await self._reader.read(_CHUNK)
         if not data:
             raise ProtocolError("the connection was closed in the middle of a reply")
+        parsed.count(len(data))
         try:
             parsed.parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -109,17 +118,29 @@ class Connection:
 
 @dataclass(slots=True)
 class ReplyParser:
-    """What httptools has found so far."""
+    """What httptools has found so far.
 
+    The bytes are counted as they come: the parser would collect a header without end, or skip
+    chunk extensions for ever.
+    """
+
+    limit: int
     parser: httptools.HttpResponseParser = field(init=False)
     status: int = 0
     head_complete: bool = False
     complete: bool = False
     pending: deque[bytes] = field(default_factory=deque)
     _headers: int = 0
+    _received: int = 0
 
     def __post_init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
+
+    def count(self, size: int) -> None:
+        """Raises ProtocolError when the reply has grown too large."""
+        self._received += size
+        if self._received > (self.limit if self.head_complete else min(self.limit, MAX_HEAD)):
+            raise ProtocolError("the reply is too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers += 1

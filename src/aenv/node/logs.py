@@ -28,7 +28,7 @@ BATCH = 1000
 POLL_WAIT = 25.0
 PACE = 1 * MIB
 DRAIN_TIMEOUT = 0.5
-_RETRY = 1.0
+_RETRY, _LONGEST_RETRY = 1.0, 8.0
 _IDLE_TURN = 0.02
 _ORPHAN_AGE = 7 * 24 * 3600.0
 
@@ -115,14 +115,18 @@ class LogKeeper:
                 await asyncio.to_thread(log.files.remove)
 
     async def _follow(self, sandbox_id: str, log: _Log, agent: AgentClient) -> None:
+        retry = _RETRY
         while True:
             try:
                 asked = time.monotonic()
                 batch = await self._pull(sandbox_id, log, agent, wait=POLL_WAIT)
                 early = not batch.lines and time.monotonic() - asked < _RETRY
-                await asyncio.sleep(_RETRY if early else _IDLE_TURN + batch.size / PACE)
+                turn = _RETRY if early else _IDLE_TURN
+                await asyncio.sleep(max(turn, _IDLE_TURN + batch.size / PACE))
+                retry = _RETRY
             except AgentUnreachableError:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(retry)
+                retry = min(2 * retry, _LONGEST_RETRY)
 
     async def _pull(
         self, sandbox_id: str, log: _Log, agent: AgentClient, *, wait: float
