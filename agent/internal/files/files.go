@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"aenv.dev/agent/internal/auth"
+	"aenv.dev/agent/internal/clock"
 	"aenv.dev/agent/internal/identity"
 	"aenv.dev/agent/internal/storage"
 	"aenv.dev/agent/internal/users"
@@ -19,13 +20,14 @@ import (
 type Files struct {
 	identity *identity.Resolver
 	guard    *auth.Guard
+	clock    *clock.Clock
 	blocks   sync.Pool // of *[blockSize]byte
 }
 
-// New returns the endpoints for a sandbox.
-func New(resolver *identity.Resolver, guard *auth.Guard) *Files {
+// New returns the endpoints for a sandbox, with time limits that count by running.
+func New(resolver *identity.Resolver, guard *auth.Guard, running *clock.Clock) *Files {
 	return &Files{
-		identity: resolver, guard: guard, blocks: sync.Pool{New: func() any { return new([blockSize]byte) }},
+		identity: resolver, guard: guard, clock: running, blocks: sync.Pool{New: func() any { return new([blockSize]byte) }},
 	}
 }
 

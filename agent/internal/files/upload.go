@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"aenv.dev/agent/internal/clock"
 	"aenv.dev/agent/internal/storage"
 	"aenv.dev/agent/internal/users"
 	"aenv.dev/agent/internal/wire"
@@ -23,7 +24,7 @@ const (
 )
 
 func (f *Files) upload(w http.ResponseWriter, r *http.Request) {
-	body := &patientBody{body: r.Body, control: http.NewResponseController(w)}
+	body := f.patient(w, r)
 	defer body.relax()
 	files, err := f.receive(r, body)
 	if err != nil {
@@ -139,15 +140,25 @@ func requestedMetadata(header http.Header) map[string]string {
 	return metadata
 }
 
-// patientBody gives every read of an upload its own time limit.
+// patientBody gives every read of an upload its own time limit, in running time.
 type patientBody struct {
 	body    io.Reader
 	control *http.ResponseController
+	limit   *clock.Timer
+}
+
+func (f *Files) patient(w http.ResponseWriter, r *http.Request) *patientBody {
+	control := http.NewResponseController(w)
+	give := func() { _ = control.SetReadDeadline(time.Unix(1, 0)) }
+	return &patientBody{body: r.Body, control: control, limit: f.clock.AfterFunc(idleUpload, give)}
 }
 
 func (p *patientBody) Read(buffer []byte) (int, error) {
-	_ = p.control.SetReadDeadline(time.Now().Add(idleUpload))
+	p.limit.Reset(idleUpload)
 	return p.body.Read(buffer)
 }
 
-func (p *patientBody) relax() { _ = p.control.SetReadDeadline(time.Time{}) }
+func (p *patientBody) relax() {
+	p.limit.Stop()
+	_ = p.control.SetReadDeadline(time.Time{})
+}

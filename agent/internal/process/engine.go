@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"aenv.dev/agent/internal/clock"
 	"aenv.dev/agent/internal/logs"
 	"aenv.dev/agent/internal/reaper"
 	"connectrpc.com/connect"
@@ -17,13 +18,14 @@ import (
 	pb "aenv.dev/agent/internal/gen/process"
 )
 
-// retention is how long the result of an ended process stays for a late Connect.
+// retention is how long, in running time, the result of an ended process stays for a late Connect.
 const retention = 30 * time.Second
 
 // Engine holds the sandbox's processes.
 type Engine struct {
 	reaper  *reaper.Reaper
 	log     *logs.Ring
+	clock   *clock.Clock
 	null    *os.File
 	buffers sync.Pool
 
@@ -32,14 +34,14 @@ type Engine struct {
 	ended   map[int]*Process
 }
 
-// NewEngine returns an engine whose children are collected by r.
-func NewEngine(r *reaper.Reaper, log *logs.Ring) (*Engine, error) {
+// NewEngine returns an engine whose children are collected by r and whose time limits count by running.
+func NewEngine(r *reaper.Reaper, log *logs.Ring, running *clock.Clock) (*Engine, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the sandbox needs %s: %w", os.DevNull, err)
 	}
 	return &Engine{
-		reaper: r, log: log, null: null,
+		reaper: r, log: log, clock: running, null: null,
 		buffers: sync.Pool{New: func() any { return new([pipeChunk]byte) }},
 		running: map[int]*Process{}, ended: map[int]*Process{},
 	}, nil
@@ -51,6 +53,7 @@ func NewEngine(r *reaper.Reaper, log *logs.Ring) (*Engine, error) {
 // it registered.
 func (e *Engine) Start(ctx context.Context, c *Command) (*Process, *subscriber, error) {
 	p := &Process{command: c, ended: make(chan struct{}), onEnd: e.retire}
+	p.timesUp, p.expire = context.WithCancel(context.Background())
 	child, err := e.connect(p)
 	defer child.close()
 	if err != nil {
@@ -76,7 +79,7 @@ func (e *Engine) Start(ctx context.Context, c *Command) (*Process, *subscriber, 
 // follow starts the clock and the readers of a started process.
 func (e *Engine) follow(p *Process) {
 	if p.command.Timeout > 0 {
-		p.timer = time.AfterFunc(p.command.Timeout, func() { e.Expire(p) })
+		p.timer = e.clock.AfterFunc(p.command.Timeout, func() { e.Expire(p) })
 	}
 	fields := logFields(p.Pid, p.command.Config.GetCmd())
 	for _, u := range p.outputs {
@@ -103,7 +106,7 @@ func (e *Engine) retire(p *Process) {
 	delete(e.running, p.Pid)
 	kept := p.epitaph()
 	e.ended[kept.Pid] = kept
-	time.AfterFunc(retention, func() {
+	e.clock.AfterFunc(retention, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if e.ended[kept.Pid] == kept {
@@ -114,7 +117,7 @@ func (e *Engine) retire(p *Process) {
 
 // Expire kills a process whose time is up, with everything it has started.
 func (e *Engine) Expire(p *Process) {
-	p.expired.Store(true)
+	p.expire()
 	_ = e.Kill(p)
 }
 

@@ -28,7 +28,7 @@ func (p *Process) follow(
 		case <-p.ended:
 			return p.finish(s, send)
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		if err := send(event); err != nil {
 			return err

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"aenv.dev/agent/internal/clock"
+
 	pb "aenv.dev/agent/internal/gen/process"
 )
 
@@ -38,8 +40,9 @@ type Process struct {
 
 	remaining atomic.Int32 // outputs that are open, plus one until the exit
 	status    syscall.WaitStatus
-	timer     *time.Timer // nil: no time limit
-	expired   atomic.Bool // killed because its time was up
+	timer     *clock.Timer    // nil: no time limit
+	timesUp   context.Context // ends when it is killed because its time was up
+	expire    context.CancelFunc
 	onEnd     func(*Process)
 }
 
@@ -121,6 +124,8 @@ func (p *Process) settle() bool {
 	p.onEnd(p)
 	return true
 }
+
+func (p *Process) expired() bool { return p.timesUp.Err() != nil }
 
 // info describes the process for List.
 func (p *Process) info() *pb.ProcessInfo {

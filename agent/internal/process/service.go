@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -40,17 +39,20 @@ func (s *Service) Start(
 	if err != nil {
 		return err
 	}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
 	p, sub, err := s.Engine.Start(ctx, command)
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(p.timesUp, func() { leave(context.DeadlineExceeded) })()
 	err = p.follow(ctx, sub, wire.KeepAlive(request.Header()), func(event *pb.ProcessEvent) error {
-		if event.GetEnd() != nil && p.expired.Load() {
+		if event.GetEnd() != nil && p.expired() {
 			return context.DeadlineExceeded
 		}
 		return stream.Send(&pb.StartResponse{Event: event})
 	})
-	if p.expired.Load() || errors.Is(err, context.DeadlineExceeded) {
+	if p.expired() || errors.Is(err, context.DeadlineExceeded) {
 		s.Engine.Expire(p)
 		return connect.NewError(connect.CodeDeadlineExceeded,
 			errors.New("the command ran longer than its timeout and was killed"))
@@ -122,9 +124,7 @@ func (s *Service) command(ctx context.Context, request *connect.Request[pb.Start
 			c.Size = &pb.PTY_Size{}
 		}
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		c.Timeout = max(time.Until(deadline), time.Nanosecond)
-	}
+	c.Timeout = timeLimit(ctx)
 	dir, err := s.directory(user, c.Config.GetCwd())
 	if err != nil {
 		return nil, err

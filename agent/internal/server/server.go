@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"aenv.dev/agent/internal/auth"
+	"aenv.dev/agent/internal/clock"
 	"aenv.dev/agent/internal/files"
 	"aenv.dev/agent/internal/filesystem"
 	"aenv.dev/agent/internal/gen/filesystem/filesystemconnect"
@@ -61,7 +62,8 @@ func New(config Config) (*Agent, error) {
 	guard := auth.NewGuard(store, config.Verifier, time.Now)
 	ring := logs.NewRing(time.Now)
 	reap := reaper.New()
-	engine, err := process.NewEngine(reap, ring)
+	running := clock.New()
+	engine, err := process.NewEngine(reap, ring, running)
 	if err != nil {
 		return nil, err
 	}
@@ -71,14 +73,14 @@ func New(config Config) (*Agent, error) {
 	mux.Handle("GET /metrics", guard.Token(metrics.NewMeter(config.Disk)))
 	mux.Handle("GET /envs", guard.Token(environment(store)))
 	mux.HandleFunc("/", wire.NotFound)
-	files.New(resolver, guard).Routes(mux)
+	files.New(resolver, guard, running).Routes(mux)
 	(&host.Host{
 		Settings: store, Guard: guard, Log: ring, System: config.System, Sync: config.Sync,
 		Processes: func() int { return len(engine.List()) }, Version: config.Version, Started: time.Now(),
 	}).Routes(mux)
 	path, handler := processconnect.NewProcessHandler(
 		&process.Service{Engine: engine, Identity: resolver, Path: config.Path}, options()...)
-	mux.Handle(path, guard.Token(handler))
+	mux.Handle(path, guard.Token(process.LimitRunningTime(handler)))
 	path, handler = filesystemconnect.NewFilesystemHandler(
 		&filesystem.Service{Identity: resolver, Watchers: filesystem.NewWatchers()}, options()...)
 	mux.Handle(path, guard.Token(handler))
