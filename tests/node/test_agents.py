@@ -13,7 +13,6 @@ import pytest
 from tests.fakes.agent import FakeAgent
 
 from aenv.models.errors import AgentUnreachableError
-from aenv.node import http1
 from aenv.node.agents import AgentClient
 from aenv.node.agentwire import AgentInit, exit_code_of, output_of, read_lines
 from aenv.node.engine import Address
@@ -131,21 +130,20 @@ async def _deep_json(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 50000\r\n\r\n" + b"[" * 50_000)
 
 
-HOSTILE = [
-    _garbage,
-    _hangs_up,
-    _not_json,
-    _endless_body,
-    _endless_headers,
-    _endless_header,
-    _endless_extension,
-    _deep_json,
-]
-
-
-@pytest.mark.parametrize("answer", HOSTILE)
-async def test_a_hostile_agent_is_unreachable(answer: Answer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http1, "MAX_REPLY", 100_000)
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (_garbage, "not an HTTP reply"),
+        (_hangs_up, "closed in the middle"),
+        (_not_json, "something but JSON"),
+        (_deep_json, "something but JSON"),
+        (_endless_body, "too large"),
+        (_endless_headers, "not an HTTP reply"),
+        (_endless_header, "too large"),
+        (_endless_extension, "too large"),
+    ],
+)
+async def test_a_hostile_agent_is_unreachable(answer: Answer, why: str):
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -159,7 +157,7 @@ async def test_a_hostile_agent_is_unreachable(answer: Answer, monkeypatch: pytes
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         found = client(Address(*server.sockets[0].getsockname()))
-        with pytest.raises(AgentUnreachableError):
+        with pytest.raises(AgentUnreachableError, match=why):
             await found.metrics()
 
 
