@@ -65,6 +65,7 @@ async def _run(
     stop = asyncio.Event()
     with _signals(stop):
         opening = asyncio.ensure_future(opener(settings))
+        loading = asyncio.create_task(asyncio.to_thread(_load_app))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,6 +75,7 @@ async def _run(
                 return 0
             system = await opening
             try:
+                await loading
                 server = _server(system, secure, _announced(system, lock, ready))
                 await _until_stopped(server, main, stop, system.stop)
             finally:
@@ -81,6 +83,14 @@ async def _run(
         finally:
             stopping.cancel()
     return 0
+
+
+def _load_app() -> None:
+    """The web framework is a third of a start's imports: they run while the node waits for its
+    tools.
+    """
+    import aenv.server.app
+    import aenv.server.proxy  # noqa: F401
 
 
 class Server(uvicorn.Server):

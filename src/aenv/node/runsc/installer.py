@@ -17,7 +17,6 @@ from aenv.models.errors import HostSetupError
 from aenv.models.folders import Folders
 from aenv.node.runsc import pin
 from aenv.node.runsc.building import build
-from aenv.node.runsc.download import download
 from aenv.node.runsc.finder import Runsc, cached_path, find, version_of
 
 Progress = Callable[[float, str], None]
@@ -62,6 +61,8 @@ async def _obtain(workdir: Path, report: Progress, env: Mapping[str, str]) -> Pa
         raise HostSetupError(
             "AENV_RUNSC_URL needs AENV_RUNSC_SHA256 beside it; set both or neither"
         )
+    from aenv.node.runsc.download import download  # httpx, which a server's start does not need
+
     return await download(url, digest, workdir / "runsc", report)
 
 

@@ -98,10 +98,13 @@ class GVisorEngine(Engine):
             slots, disks = SlotPool(self._settings, host), DiskPool(self._settings, host)
             undo.push_async_callback(slots.close)
             undo.push_async_callback(disks.close)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(supervisor.start())
-                group.create_task(slots.start())
-                group.create_task(disks.start())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(supervisor.start())
+                    group.create_task(slots.start())
+                    group.create_task(disks.start())
+            except ExceptionGroup as error:
+                raise first_failure(error) from error
             cgroups = Cgroups(self._settings.folders.instance, overhead_mb=_OVERHEAD_MB)
             self._open = Parts(
                 supervisor=supervisor,
