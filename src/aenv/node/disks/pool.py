@@ -6,26 +6,27 @@ In order: the data folder's own btrfs; a btrfs in one file; plain folders, and s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.models.errors import AenvError, CapacityError, ConflictError, EngineError
+from aenv.models.errors import AenvError, ConflictError, EngineError, NotFoundError
 from aenv.models.settings import Settings
+from aenv.node.disks import images
 from aenv.node.disks.disk import Disk, DiskUsage
+from aenv.node.disks.folderstore import FolderStore
 from aenv.node.disks.loopstore import LoopStore
+from aenv.node.disks.overlays import OverlayDisk, pool_is_full
 from aenv.node.disks.records import DiskRecord
-from aenv.node.disks.stores import MIB, FolderStore, PoolKind, Store, SubvolumeStore, nearest
-from aenv.node.engine import Finding, Severity
+from aenv.node.disks.stores import MIB, PoolKind, Store, SubvolumeStore, nearest
+from aenv.node.engine import DiskImage, Finding, Severity
 from aenv.node.host import Host
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
-_SMALLEST_ROOM = 128 * MIB
 _RETRY = 10.0
 
 __all__ = ["Disk", "DiskPool", "DiskUsage", "PoolKind"]
@@ -50,12 +51,16 @@ class DiskPool:
         self._store = await asyncio.to_thread(self._open_store)
         self._keeper = asyncio.create_task(self._keep(), name="aenv-disks")
 
-    async def create(self, sandbox_id: str, lowers: Sequence[Path], size_mb: int) -> Disk:
-        """A fresh disk over ``lowers`` (topmost first), mounted.
+    async def create(
+        self, sandbox_id: str, lowers: Sequence[Path], size_mb: int, *, source: str | None = None
+    ) -> Disk:
+        """A fresh disk over ``lowers`` (topmost first), mounted; ``source``: it begins as a copy of
+        that image.
 
-        Raises CapacityError when the pool is full, ConflictError when the sandbox has one.
+        Raises CapacityError when the pool is full, ConflictError when the sandbox has one,
+        NotFoundError when there is no such image.
         """
-        disk = self._disk(sandbox_id, DiskRecord(tuple(lowers), size_mb))
+        disk = self._disk(sandbox_id, DiskRecord(tuple(lowers), size_mb, source))
         making = asyncio.create_task(asyncio.to_thread(disk.make))
         try:
             await asyncio.shield(making)
@@ -66,9 +71,11 @@ class DiskPool:
             raise
         except FileExistsError:
             raise ConflictError(f"Sandbox {sandbox_id} has a disk already.") from None
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The disk image {source} is gone: {error}") from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _full(self._store) from error
+                raise pool_is_full(self._store) from error
             raise EngineError(f"The disk of {sandbox_id} cannot be made: {error}") from error
         return disk
 
@@ -78,6 +85,31 @@ class DiskPool:
         Raises EngineError when its layers are gone.
         """
         return await asyncio.to_thread(self._open, sandbox_id)
+
+    async def sync(self, sandbox_id: str) -> None:
+        """Write what is dirty of a sandbox's disk, so that a copy of it is quick to make."""
+        await asyncio.to_thread(self._store.sync, sandbox_id)
+
+    async def save(self, sandbox_id: str, name: str) -> DiskImage:
+        """Keep a copy of a sandbox's disk as an image of that name.
+
+        Raises ConflictError (the name is taken), NotFoundError, DiskFullError, EngineError.
+        """
+        if not _NAME.match(name):
+            raise EngineError(f"{name!r} is no name for a disk image.")
+        return await asyncio.to_thread(images.save, self._store, sandbox_id, name)
+
+    async def images(self) -> list[DiskImage]:
+        """All images with their sizes now."""
+        return await asyncio.to_thread(images.list_images, self._store)
+
+    async def drop(self, name: str) -> None:
+        """Delete an image and free its bytes; idempotent. Disks made from it stay."""
+        await asyncio.to_thread(self._store.drop, name)
+
+    async def verify(self, name: str) -> None:
+        """Read all of an image. Raises NotFoundError, EngineError naming what is damaged."""
+        await asyncio.to_thread(images.verify, self._store, name)
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
         """Destroy the disks of sandboxes not in ``keep``; return their ids."""
@@ -153,10 +185,10 @@ class DiskPool:
             self._disk(name, DiskRecord((), 0)).remove()
         return sorted(set(stored) - keep)
 
-    def _disk(self, sandbox_id: str, record: DiskRecord) -> _OverlayDisk:
+    def _disk(self, sandbox_id: str, record: DiskRecord) -> OverlayDisk:
         if not _NAME.match(sandbox_id):
             raise EngineError(f"{sandbox_id!r} is no sandbox id.")
-        return _OverlayDisk(sandbox_id, record, self._store, self._host, self._mounted)
+        return OverlayDisk(sandbox_id, record, self._store, self._host, self._mounted)
 
     async def _keep(self) -> None:
         while True:
@@ -166,63 +198,3 @@ class DiskPool:
                 log.warning("the pool of disks cannot be tended: %s", error)
                 pause = _RETRY
             await asyncio.sleep(pause)
-
-
-class _OverlayDisk(Disk):
-    def __init__(
-        self, sandbox_id: str, record: DiskRecord, store: Store, host: Host, mounted: Path
-    ) -> None:
-        self.sandbox_id = sandbox_id
-        self.lowers = record.lowers
-        self.merged = mounted / sandbox_id / "merged"
-        self._volume = store.path(sandbox_id)
-        self.upper = self._volume / "upper"
-        self._record = record
-        self._store = store
-        self._mounts = host.mounts
-
-    def usage(self) -> DiskUsage:
-        try:
-            return self._store.usage(self.sandbox_id)
-        except OSError as error:
-            raise EngineError(f"The disk of {self.sandbox_id} is gone: {error}") from error
-
-    async def destroy(self) -> None:
-        await asyncio.to_thread(self.remove)
-
-    def make(self) -> None:
-        if self._store.room() < _SMALLEST_ROOM:
-            raise _full(self._store)
-        volume = self._store.make(self.sandbox_id, self._record.size_mb * MIB)
-        try:
-            self.upper.mkdir(mode=0o755)
-            (volume / "work").mkdir(mode=0o700)
-            self._record.write(volume)
-            self.mount()
-        except BaseException:
-            self.remove()
-            raise
-
-    def mount(self) -> None:
-        if self._mounts.find(self.merged) is not None:
-            return
-        missing = [lower for lower in self.lowers if not lower.is_dir()]
-        if missing:
-            raise EngineError(f"The disk of {self.sandbox_id} lacks its layer {missing[0]}.")
-        self.merged.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._mounts.overlay(self.lowers, self.upper, self._volume / "work", self.merged)
-
-    def remove(self) -> None:
-        self._mounts.unmount(self.merged)
-        for folder in (self.merged, self.merged.parent):
-            with contextlib.suppress(OSError):  # the engine may keep files beside it
-                folder.rmdir()
-        self._store.remove(self.sandbox_id)
-
-
-def _full(store: Store) -> CapacityError:
-    return CapacityError(
-        f"The disks of all sandboxes together have {max(0, store.room()) // MIB} MiB left. "
-        "End sandboxes, free space on the host, or raise the setting pool_mb.",
-        retry_after=10,
-    )

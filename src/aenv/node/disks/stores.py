@@ -1,6 +1,7 @@
-"""Where the volumes of disks live: subvolumes with a quota, or plain folders.
+"""Where the volumes of disks live: here subvolumes with a quota, elsewhere plain folders.
 
-A volume is a folder ``<root>/<sandbox id>``. Everything here blocks.
+A volume is a folder ``<root>/<sandbox id>``, an image (a copy that never changes)
+``<root>/.images/<name>``. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from aenv.node.disks.disk import DiskUsage
-from aenv.node.disks.walks import FolderSizes
 from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host
 
 MIB = 1 << 20
+_IMAGES = ".images"
 
 
 class PoolKind(StrEnum):
@@ -25,6 +27,14 @@ class PoolKind(StrEnum):
     BTRFS = "btrfs"
     LOOP = "loop"
     DIRECTORY = "directory"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUsage:
+    """Bytes in an image, and those that nothing else shares."""
+
+    bytes: int
+    own_bytes: int
 
 
 class Store(ABC):
@@ -47,6 +57,25 @@ class Store(ABC):
     def usage(self, name: str) -> DiskUsage: ...
 
     @abstractmethod
+    def sync(self, name: str) -> None:
+        """Write what is dirty of a volume."""
+
+    @abstractmethod
+    def save(self, name: str, image: str) -> None:
+        """Keep a copy of a volume, durably. FileExistsError, FileNotFoundError."""
+
+    @abstractmethod
+    def make_from(self, image: str, name: str, limit_bytes: int) -> Path:
+        """A new volume that begins as a copy of an image. FileExistsError, FileNotFoundError."""
+
+    @abstractmethod
+    def image_usage(self, image: str) -> ImageUsage: ...
+
+    @abstractmethod
+    def drop(self, image: str) -> None:
+        """Delete an image and free its bytes; idempotent."""
+
+    @abstractmethod
     def room(self) -> int:
         """Bytes that may still be written by all disks together."""
 
@@ -61,53 +90,16 @@ class Store(ABC):
         """Let go of it; only called when no volume is in use."""
 
     def names(self) -> list[str]:
-        if not self.root.is_dir():
-            return []
-        return sorted(entry.name for entry in self.root.iterdir() if entry.is_dir())
+        return _folders_in(self.root)
+
+    def images(self) -> list[str]:
+        return _folders_in(self.root / _IMAGES)
 
     def path(self, name: str) -> Path:
         return self.root / name
 
-
-class FolderStore(Store):
-    """The last resort: nothing stops one sandbox from filling the host's disk."""
-
-    kind = PoolKind.DIRECTORY
-
-    def __init__(self, root: Path, reserve_bytes: int, reason: str = "") -> None:
-        self.root = root
-        self._reserve = reserve_bytes
-        self._reason = reason
-        self._sizes = FolderSizes()
-
-    def start(self) -> None:
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def make(self, name: str, limit_bytes: int) -> Path:
-        self.path(name).mkdir(mode=0o700)
-        return self.path(name)
-
-    def remove(self, name: str) -> None:
-        self._sizes.forget(self.path(name))
-        shutil.rmtree(self.path(name), ignore_errors=not self.path(name).exists())
-
-    def usage(self, name: str) -> DiskUsage:
-        return DiskUsage(self._sizes.of(self.path(name)), 0)
-
-    def room(self) -> int:
-        return free_bytes(self.root) - self._reserve
-
-    def findings(self) -> list[Finding]:
-        because = f" ({self._reason})" if self._reason else ""
-        return [
-            Finding(
-                "disk",
-                Severity.WARNING,
-                f"disks are plain folders in {self.root}: diskSizeMB is not enforced and one "
-                f"sandbox can fill the disk of all{because}",
-                "apt-get install btrfs-progs; modprobe -a btrfs loop; then restart the server",
-            )
-        ]
+    def image_path(self, image: str) -> Path:
+        return self.root / _IMAGES / image
 
 
 class SubvolumeStore(Store):
@@ -146,11 +138,47 @@ class SubvolumeStore(Store):
         usage = self._volumes.usage(self.path(name))
         return DiskUsage(usage.used, usage.limit)
 
+    def sync(self, name: str) -> None:
+        self._volumes.sync(self.path(name))
+
+    def save(self, name: str, image: str) -> None:
+        target = self.image_path(image)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        self._volumes.snapshot(self.path(name), target, read_only=True)
+
+    def make_from(self, image: str, name: str, limit_bytes: int) -> Path:
+        path = self.path(name)
+        self._volumes.snapshot(self.image_path(image), path, read_only=False)
+        try:
+            self._volumes.set_limit(path, limit_bytes)
+        except BaseException:
+            self.remove(name)
+            raise
+        return path
+
+    def image_usage(self, image: str) -> ImageUsage:
+        usage = self._volumes.usage(self.image_path(image))
+        return ImageUsage(usage.used, usage.own)
+
+    def drop(self, image: str) -> None:
+        path = self.image_path(image)
+        if self._volumes.is_subvolume(path):
+            self._volumes.delete(path)
+            self._volumes.sync(self.root)
+
     def room(self) -> int:
         return free_bytes(self.root) - self._reserve
 
     def findings(self) -> list[Finding]:
         return [Finding("disk", Severity.OK, f"disks are btrfs subvolumes in {self.root}")]
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """Those whose making has ended, by name."""
+    if not folder.is_dir():
+        return []
+    found = (entry.name for entry in folder.iterdir() if entry.is_dir())
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def free_bytes(path: Path) -> int:

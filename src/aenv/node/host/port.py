@@ -90,10 +90,13 @@ class LoopDevices(ABC):
 
 @dataclass(frozen=True, slots=True)
 class VolumeUsage:
-    """Bytes a subvolume refers to, not yet written ones included, and its limit (0 = none)."""
+    """Bytes a subvolume refers to, not yet written ones included, its limit (0 = none), and what
+    nothing else refers to.
+    """
 
     used: int
     limit: int
+    own: int = 0
 
 
 class Volumes(ABC):
@@ -115,6 +118,10 @@ class Volumes(ABC):
     @abstractmethod
     def delete(self, path: Path) -> None:
         """Delete a subvolume and its quota group. The space comes back in the background."""
+
+    @abstractmethod
+    def snapshot(self, source: Path, target: Path, *, read_only: bool) -> None:
+        """A copy of a subvolume that shares its bytes, on disk when this returns."""
 
     @abstractmethod
     def is_subvolume(self, path: Path) -> bool: ...

@@ -18,6 +18,7 @@ from aenv.node.host.port import Volumes, VolumeUsage
 
 _SUBVOL_CREATE = 0x5000940E
 _SNAP_DESTROY = 0x5000940F
+_SNAP_CREATE_V2 = 0x50009417
 _RESIZE = 0x50009403
 _SYNC = 0x9408
 _INO_LOOKUP = 0xD0009412
@@ -30,7 +31,9 @@ _FIRST_FREE_INODE = 256
 _QUOTA_ENABLE = 1
 _LIMIT_REFERENCED = 1
 _UNLIMITED = 2**64 - 1
+_READ_ONLY = 2
 _VOL_ARGS = struct.Struct("=q4088s")
+_VOL_ARGS_V2 = struct.Struct("=qQQ32x4040s")
 _LOOKUP = struct.Struct("=QQ4080x")
 _LIMIT = struct.Struct("=QQQQQQ")
 _FORMAT_TIMEOUT = 120
@@ -93,6 +96,12 @@ class RootVolumes(Volumes):
                 if error.errno not in (errno.EBUSY, errno.ENOENT, errno.ENOTCONN):
                     raise
 
+    def snapshot(self, source: Path, target: Path, *, read_only: bool) -> None:
+        with _opened(source) as fd, _opened(target.parent) as parent:
+            name, flags = os.fsencode(target.name), _READ_ONLY if read_only else 0
+            arguments = bytearray(_VOL_ARGS_V2.pack(fd, 0, flags, name))
+            fcntl.ioctl(parent, _SNAP_CREATE_V2, arguments)
+
     def is_subvolume(self, path: Path) -> bool:
         try:
             return path.stat().st_ino == _FIRST_FREE_INODE and self.is_btrfs(path)
@@ -111,7 +120,8 @@ class RootVolumes(Volumes):
             folder = Path("/sys/fs/btrfs") / str(_filesystem_id(fd)) / "qgroups" / group
         limit = _number(folder / "max_referenced")
         used = _number(folder / "referenced") + _number(folder / "rsv_data")
-        return VolumeUsage(used, 0 if limit == _UNLIMITED else limit)
+        own = _number(folder / "exclusive")
+        return VolumeUsage(used, 0 if limit == _UNLIMITED else limit, own)
 
     def sync(self, path: Path) -> None:
         with _opened(path) as fd:
