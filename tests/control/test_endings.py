@@ -295,3 +295,13 @@ async def test_killing_all_ends_all(house: House) -> None:
     assert house.node.running == {}
     assert house.system.stop.is_set()
     assert [await house.state(record.id) for record in records] == ["killed"] * 5
+    await house.system.close()
+    assert house.node.count("clear") == 1
+
+
+async def test_a_server_that_ends_alone_leaves_the_node_as_it_is(house: House) -> None:
+    await house.create()
+    await house.system.shut_down(kill=False)
+    await house.system.close()
+    assert house.node.count("clear") == 0
+    assert len(house.node.running) == 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.servers import LiveServer, remains
+from tests.e2e.servers import LiveServer
 from tests.e2e.webs import public_web
 from tests.e2e.wire import Wire
 
@@ -33,7 +33,7 @@ def base_template(tmp_path_factory: pytest.TempPathFactory) -> None:
     try:
         server.aenv("template", "build", "base", timeout=BUILD_TIMEOUT)
     finally:
-        server.down()
+        server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +42,7 @@ def server(base_template: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     server = LiveServer(tmp_path_factory.mktemp("live"), {"AENV_DEFAULTS_DISK_MB": "512"})
     server.start()
     yield server
-    server.down()
-    assert remains(server) == []
+    server.discard()
 
 
 @pytest.fixture
@@ -58,8 +57,7 @@ def make_server(base_template: None, tmp_path: Path) -> Iterator[Callable[..., L
 
     yield make
     for server in made:
-        server.down()
-        assert remains(server) == []
+        server.discard()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -116,13 +117,26 @@ class LiveServer:
         """End the server, its sandboxes and its supervisor, also after a kill."""
         if self.process is None:
             return
-        if self.process.poll() is not None:
-            self.start()
+        lives = self.process.poll() is None
         self.aenv("down", "--kill")
-        assert self.process.wait(STOP_TIMEOUT) == 0
+        if lives:
+            assert self.process.wait(STOP_TIMEOUT) == 0
+
+    def discard(self) -> None:
+        """Down, nothing left on the host, and the disk space of its pool given back."""
+        self.down()
+        assert remains(self) == []
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
 
     def aenv(self, *words: str, timeout: float = 120) -> str:
         """Run an ``aenv`` command against this server; its output."""
+        return self._run(*words, timeout=timeout).stdout
+
+    def told(self, *words: str) -> str:
+        """What an ``aenv`` command says beside its output."""
+        return self._run(*words, timeout=120).stderr
+
+    def _run(self, *words: str, timeout: float) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "aenv.cli.main", *words],
             env=self.env,
@@ -131,11 +145,13 @@ class LiveServer:
             timeout=timeout,
         )
         assert done.returncode == 0, f"aenv {' '.join(words)}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return done
 
 
 def remains(server: LiveServer) -> list[str]:
-    """Processes, mounts, namespaces and cgroups that name this server's folders or instance."""
+    """What on the host names this server's folders or instance: processes, mounts, namespaces,
+    firewall tables, cgroups, its run folder.
+    """
     marks = (str(server.folder / "data"), str(server.folder / "run"), server.folders.instance)
     found = []
     for entry in Path("/proc").iterdir():
@@ -151,6 +167,10 @@ def remains(server: LiveServer) -> list[str]:
     namespaces = Path("/run/netns")
     if namespaces.is_dir():
         found += [f"netns {one.name}" for one in namespaces.iterdir() if marks[2] in one.name]
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
+    found += [line for line in tables.stdout.splitlines() if marks[2] in line]
+    if server.folders.instance_run.exists():
+        found.append(f"run folder {server.folders.instance_run}")
     for base in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
         found += [f"cgroup {one}" for one in base.glob(f"*{marks[2]}*")]
         found += [f"cgroup {one}" for one in base.glob(f"aenv*/*{marks[2]}*")]

@@ -125,6 +125,21 @@ def test_kills_at_random_moments_of_creates_and_deletes_leak_nothing(make_server
         until(partial(_nothing_leaks, server, frozenset(known)), timeout=30)
 
 
+def test_what_a_dead_server_left_can_be_ended_without_it(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    wire = Wire(server)
+    wire.create()
+    wire.create(engine="process")
+    server.kill()
+    assert "2 sandboxes of it live on" in server.told("down")
+    assert remains(server) != []
+    assert "2 sandboxes that had lived on were killed" in server.told("down", "--kill")
+    assert remains(server) == []
+    server.start()
+    assert Wire(server).ids() == set()
+
+
 def test_two_servers_side_by_side_do_not_see_each_other(make_server: MakeServer):
     first, second = make_server(), make_server()
     first.start()

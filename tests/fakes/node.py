@@ -76,6 +76,9 @@ class FakeNode(Node):
         self._called("close", "")
         self.closed = True
 
+    async def clear(self) -> None:
+        self._called("clear", "")
+
     async def info(self) -> NodeInfo:
         self._called("info", "")
         if self.knobs.info_error:

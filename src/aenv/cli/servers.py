@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,20 +78,11 @@ def down(
     from aenv.sdk import local_servers
 
     folders = _folders(data)
-    holder = local_servers.holder_of(folders.data)
-    if holder is None:
-        _tell_down(stopped=False, killed=0)
+    if local_servers.holder_of(folders.data) is None:
+        _down_without_server(folders, kill)
         return
     count = run(_running(folders))
-    if kill is None:
-        kill = (
-            bool(count)
-            and is_tty(0)
-            and typer.confirm(
-                f"{count} sandboxes run. Kill them? (No: they run on, and `aenv up` finds them)",
-                err=True,
-            )
-        )
+    kill = _asked(count) if kill is None else kill
     run(_shut_down(folders, kill=kill))
     _wait_for_end(folders)
     _tell_down(stopped=True, killed=count if kill else 0, left=0 if kill else count)
@@ -102,6 +94,46 @@ def version() -> None:
     from aenv._version import __version__
 
     emit_json({"version": __version__}) if common.json else emit(f"aenv {__version__}")
+
+
+def _asked(count: int) -> bool:
+    return (
+        count > 0
+        and is_tty(0)
+        and typer.confirm(
+            f"{count} sandboxes run. Kill them? (No: they run on, and `aenv up` finds them)",
+            err=True,
+        )
+    )
+
+
+def _down_without_server(folders: Folders, kill: bool | None) -> None:
+    """The server was killed or has crashed; its sandboxes may live on."""
+    from aenv.node import leftovers
+
+    count = len(leftovers.machines(folders))
+    kill = _asked(count) if kill is None else kill
+    if kill and leftovers.exist(folders):
+        killed = run(_clear(folders))
+        _tell_down(stopped=False, killed=killed)
+    else:
+        _tell_down(stopped=False, killed=0, left=count)
+
+
+async def _clear(folders: Folders) -> int:
+    import os
+
+    from aenv.control import leftovers
+    from aenv.sdk.local_servers import require_server_extra
+    from aenv.server import logs
+    from aenv.store.settings import load_settings
+
+    require_server_extra()
+    logs.configure(level=logging.WARNING)
+    killed, failed = await leftovers.clear(load_settings(folders, env=os.environ))
+    for one in failed:
+        note(f"aenv: could not kill {one}")
+    return killed
 
 
 def _ready(url: str) -> None:
@@ -157,10 +189,21 @@ def _tell_down(*, stopped: bool, killed: int, left: int = 0) -> None:
     if common.json:
         emit_json({"stopped": stopped, "killed": killed, "running": left})
     elif not stopped:
-        note("no server runs")
+        note(f"no server runs{_remnant(killed, left)}")
     elif left:
         note(f"the server has ended; {left} sandboxes run on")
     else:
         note(
             f"the server has ended; {killed} sandboxes killed" if killed else "the server has ended"
         )
+
+
+def _remnant(killed: int, left: int) -> str:
+    if killed:
+        return f"; {killed} sandboxes that had lived on were killed"
+    if left:
+        return (
+            f", but {left} sandboxes of it live on: `aenv up` finds them, `aenv down --kill` "
+            "ends them"
+        )
+    return ""

@@ -61,6 +61,7 @@ class System:
         self.node = node
         self.catalog = catalog
         self.stop = asyncio.Event()
+        self._for_good = False
         self.routes = RouteTable()
         self.telemetry = Telemetry()
         self.activity = Activity(clock)
@@ -131,7 +132,9 @@ class System:
         return f"{name or 'localhost'}:{port if port is not None else self.settings.port}"
 
     async def close(self) -> None:
-        """Stop the loops, call off half-made sandboxes, let go of the node and the catalog."""
+        """Stop the loops, call off half-made sandboxes, let go of the node and the catalog; after a
+        shutdown that killed all, the node leaves nothing on the host.
+        """
         self._creation.closed = True
         for loop in self._loops:
             loop.cancel()
@@ -142,6 +145,8 @@ class System:
         try:
             async with asyncio.timeout(CLOSE_GRACE):
                 await self.node.close()
+                if self._for_good:
+                    await self.node.clear()
         except Exception as error:  # noqa: BLE001 - the catalog must be closed all the same
             log.error("node not closed well", error=repr(error))
         await self.catalog.close()
@@ -151,6 +156,7 @@ class System:
         be).
         """
         self._creation.closed = True
+        self._for_good = kill
         try:
             return await self.sandboxes.kill_all() if kill else (0, [])
         finally:

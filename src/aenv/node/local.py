@@ -25,6 +25,7 @@ from aenv.models.errors import (
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.node import leftovers
 from aenv.node.admission import MIB, Admission
 from aenv.node.adoptions import adopt as adopt_one
 from aenv.node.agentwire import AgentInit
@@ -121,6 +122,10 @@ class LocalNode(Node):
         await self._logs.close()
         await self._engines.close()
         await self._images.close()
+
+    async def clear(self) -> None:
+        if not await asyncio.to_thread(leftovers.remove, self._settings.folders):
+            logger.warning("%s is still in use", self._settings.folders.instance_run)
 
     async def info(self) -> NodeInfo:
         headroom = await asyncio.to_thread(self._measure)

@@ -116,6 +116,11 @@ class Node(ABC):
     async def close(self) -> None:
         """Let go; sandboxes keep running."""
 
+    async def clear(self) -> None:  # noqa: B027 - a node may have nothing to clear
+        """After :meth:`close`, and when no sandbox is left: remove what the host keeps for a next
+        start.
+        """
+
     @abstractmethod
     async def info(self) -> NodeInfo: ...
 
@@ -168,7 +173,7 @@ class Node(ABC):
 
     async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
         """Add an event to the sandbox's log."""
-        return None
+        return
 
     async def healthy(self, sandbox_id: str) -> bool:
         """Whether the sandbox's agent answers now; False within a few seconds."""

@@ -123,7 +123,9 @@ def own(folders: Folders) -> Endpoint:
     found = find(folders, api_key=key, strict=True)
     if found is None:
         raise ServerUnreachableError(
-            f"the server of {folders.data} does not answer; see {log_of(folders)}"
+            f"the server of {folders.data} does not answer; see {log_of(folders)}. If it hangs, "
+            f"end it by `kill -9 {(holder_of(folders.data) or {}).get('pid', 'PID')}`; its "
+            "sandboxes live on"
         )
     return found
 

@@ -51,6 +51,18 @@ def test_instances_never_hold_the_same_slot(tmp_path: Path, namespaces: Namespac
     assert len({claimed.index for claimed in claims}) == 40
 
 
+def test_an_instance_without_a_slot_leaves_no_file(tmp_path: Path, namespaces: Namespaces) -> None:
+    one, two = make(tmp_path, "aaaaaaaa", namespaces), make(tmp_path, "bbbbbbbb", namespaces)
+    kept = claim(two)
+    one.close()
+    two.close()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "lock",
+        "bbbbbbbb.holder",
+        str(kept.index),
+    }
+
+
 def test_a_full_range_yields_none(tmp_path: Path, namespaces: Namespaces) -> None:
     registry = make(tmp_path, "aaaaaaaa", namespaces)
     assert registry.claim(iter([7])) is not None

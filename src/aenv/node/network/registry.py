@@ -60,9 +60,13 @@ class Registry:
             fcntl.flock(self._holder, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        if self._holder is not None:
-            os.close(self._holder)
-            self._holder = None
+        """An instance that holds no slot leaves no file."""
+        if self._holder is None:
+            return
+        if not self.mine():
+            self._holder_file(self._instance).unlink(missing_ok=True)
+        os.close(self._holder)
+        self._holder = None
 
     def claim(self, candidates: Iterator[int]) -> Claim | None:
         """The first of ``candidates`` that is free, now ours."""
