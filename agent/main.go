@@ -81,7 +81,8 @@ func configure(single bool, home string) (server.Config, error) {
 	}
 	if !single {
 		config.Users = users.NewPasswd("/etc")
-		config.System = &host.System{Etc: "/etc", SetHostname: setHostname}
+		config.System = &host.System{Etc: "/etc", DBus: "/var/lib/dbus", SetHostname: setHostname}
+		config.Run = "/run"
 		return config, nil
 	}
 	home, err := filepath.Abs(home)

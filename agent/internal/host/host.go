@@ -7,10 +7,12 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"aenv.dev/agent/internal/auth"
 	"aenv.dev/agent/internal/logs"
+	"aenv.dev/agent/internal/restore"
 	"aenv.dev/agent/internal/settings"
 	"aenv.dev/agent/internal/wire"
 )
@@ -31,6 +33,10 @@ type Host struct {
 	Sync      func()
 	Version   string
 	Started   time.Time
+	Restorer  *restore.Restorer // nil in single-user mode
+
+	initialising sync.Mutex
+	failures     []string // of the present life's beginning
 }
 
 // Routes registers the host's endpoints behind the host's secret.

@@ -11,6 +11,7 @@ import (
 // System is the part of the machine that /init configures.
 type System struct {
 	Etc         string
+	DBus        string // its folder, which may hold a copy of the machine id
 	SetHostname func(string) error
 }
 
@@ -28,7 +29,19 @@ func (s *System) configure(q *initRequest) error {
 	if q.DNSServers != nil {
 		failures = append(failures, s.resolver(*q.DNSServers))
 	}
+	if q.MachineID != nil && *q.MachineID != "" {
+		failures = append(failures, s.machineID(*q.MachineID+"\n"))
+	}
 	return errors.Join(failures...)
+}
+
+func (s *System) machineID(content string) error {
+	err := s.write("machine-id", content)
+	copied := filepath.Join(s.DBus, "machine-id")
+	if info, missing := os.Lstat(copied); missing == nil && info.Mode().IsRegular() {
+		err = errors.Join(err, os.WriteFile(copied, []byte(content), 0o644))
+	}
+	return err
 }
 
 func (s *System) resolver(servers []string) error {
@@ -40,10 +53,10 @@ func (s *System) resolver(servers []string) error {
 }
 
 // write replaces a file in place, because it may be a mount. A link (into a resolver's runtime folder, usually dangling
-// here) gives way to a file.
+// here) or a pipe (which would keep the agent waiting) gives way to a file.
 func (s *System) write(name, content string) error {
 	path := filepath.Join(s.Etc, name)
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		if err := os.Remove(path); err != nil {
 			return err
 		}

@@ -63,6 +63,15 @@ func (r *Ring) System(level, message string, fields map[string]string) {
 	r.append(System, level, []string{message}, fields)
 }
 
+// Clear forgets all entries and counts from 1 again.
+func (r *Ring) Clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entries, r.first, r.bytes = nil, 1, 0
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
 func (r *Ring) append(stream Stream, level string, lines []string, fields map[string]string) {
 	if len(lines) == 0 {
 		return

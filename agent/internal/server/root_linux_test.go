@@ -39,7 +39,7 @@ func accounts(t *testing.T) (*sandbox, string) {
 	}
 	return serve(t, home, Config{
 		Users: users.NewPasswd(etc), Disk: "/", Sync: func() {},
-		System: &host.System{Etc: etc, SetHostname: func(string) error { return nil }},
+		Run: t.TempDir(), System: &host.System{Etc: etc, SetHostname: func(string) error { return nil }},
 	}), etc
 }
 

@@ -23,6 +23,7 @@ import (
 	"aenv.dev/agent/internal/metrics"
 	"aenv.dev/agent/internal/process"
 	"aenv.dev/agent/internal/reaper"
+	"aenv.dev/agent/internal/restore"
 	"aenv.dev/agent/internal/settings"
 	"aenv.dev/agent/internal/users"
 	"aenv.dev/agent/internal/wire"
@@ -43,6 +44,7 @@ type Config struct {
 	Verifier *auth.Verifier // nil: no host
 	Users    users.Directory
 	System   *host.System // nil: the machine is not ours to configure
+	Run      string       // the folder for runtime files, as /run; used with System only
 	Path     string       // PATH for processes
 	Disk     string       // the file system that /metrics reports
 	Sync     func()
@@ -50,10 +52,11 @@ type Config struct {
 
 // Agent is the whole agent but its listener.
 type Agent struct {
-	handler http.Handler
-	engine  *process.Engine
-	reaper  *reaper.Reaper
-	log     *logs.Ring
+	handler  http.Handler
+	engine   *process.Engine
+	reaper   *reaper.Reaper
+	restorer *restore.Restorer // nil: the machine is not ours
+	log      *logs.Ring
 }
 
 // New wires the agent.
@@ -74,17 +77,21 @@ func New(config Config) (*Agent, error) {
 	mux.Handle("GET /envs", guard.Token(environment(store)))
 	mux.HandleFunc("/", wire.NotFound)
 	files.New(resolver, guard, running).Routes(mux)
+	processes := &process.Service{Engine: engine, Identity: resolver, Path: config.Path}
+	var restorer *restore.Restorer
+	if config.System != nil {
+		restorer = restore.New(config.System.Etc, config.Run, ring, processes.Run)
+	}
 	(&host.Host{
-		Settings: store, Guard: guard, Log: ring, System: config.System, Sync: config.Sync,
+		Settings: store, Guard: guard, Log: ring, System: config.System, Sync: config.Sync, Restorer: restorer,
 		Processes: func() int { return len(engine.List()) }, Version: config.Version, Started: time.Now(),
 	}).Routes(mux)
-	path, handler := processconnect.NewProcessHandler(
-		&process.Service{Engine: engine, Identity: resolver, Path: config.Path}, options()...)
+	path, handler := processconnect.NewProcessHandler(processes, options()...)
 	mux.Handle(path, guard.Token(process.LimitRunningTime(handler)))
 	path, handler = filesystemconnect.NewFilesystemHandler(
 		&filesystem.Service{Identity: resolver, Watchers: filesystem.NewWatchers()}, options()...)
 	mux.Handle(path, guard.Token(handler))
-	return &Agent{handler: mux, engine: engine, reaper: reap, log: ring}, nil
+	return &Agent{handler: mux, engine: engine, reaper: reap, restorer: restorer, log: ring}, nil
 }
 
 // options: answers are never compressed, messages are bounded, and a panic is the failure of one call.
@@ -107,6 +114,9 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader,
 	}
 	go func() { stop(a.reaper.Run(ctx)) }()
+	if a.restorer != nil {
+		a.restorer.Start(ctx)
+	}
 	go func() { stop(server.Serve(listener)) }()
 	<-ctx.Done()
 	a.engine.Close()

@@ -16,6 +16,9 @@ type Settings struct {
 	DefaultUser    string
 	DefaultWorkdir string
 	Initialised    bool
+	// SecretEnv names the variables that a copy of the sandbox does not inherit, LifeID the last restore.
+	SecretEnv []string
+	LifeID    string
 }
 
 // Store keeps the current Settings; readers never wait.

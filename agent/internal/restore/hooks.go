@@ -1,0 +1,62 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	pb "aenv.dev/agent/internal/gen/process"
+)
+
+const (
+	hookFolder = "aenv/restore.d"
+	hookTime   = 5 * time.Second
+)
+
+// Runner runs a command as root to its end, or kills it when ctx ends.
+type Runner func(ctx context.Context, config *pb.ProcessConfig) error
+
+// runHooks runs the folder's hooks by name and returns what went wrong.
+func (r *Restorer) runHooks(ctx context.Context, envs map[string]string) []string {
+	folder := filepath.Join(r.etc, hookFolder)
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return []string{err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, hookTime)
+	defer cancel()
+	var failures []string
+	for _, entry := range entries {
+		path := filepath.Join(folder, entry.Name())
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		if err = r.runHook(ctx, path, info, envs); err != nil {
+			failures = append(failures, fmt.Sprintf("restore hook %s: %v", path, err))
+		}
+	}
+	return failures
+}
+
+func (r *Restorer) runHook(ctx context.Context, path string, info fs.FileInfo, envs map[string]string) error {
+	if info.Mode()&0o022 != 0 || !ownedByRoot(info) {
+		return errors.New("not run: it must belong to root and be writable by nobody else")
+	}
+	err := r.run(ctx, &pb.ProcessConfig{Cmd: path, Envs: envs})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("killed or not run: all hooks together may take %v", hookTime)
+	}
+	return err
+}
+
+func ownedByRoot(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Uid == 0
+}

@@ -1,0 +1,5 @@
+package restore
+
+import "net"
+
+func peer(*net.UnixConn) int { return 0 }
