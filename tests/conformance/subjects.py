@@ -21,7 +21,7 @@ from aenv.node.engine import Bind, Engine, Machine, MachineSpec, Rootfs
 from aenv.node.engines import create_engine
 
 HOST_SECRET = "conformance"  # of machines that live for a test
-_TOKEN = "conformance-token"
+TOKEN = "conformance-token"
 _LINKS = ("bin", "sbin", "lib", "lib64")
 _FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp")
 _UNREADABLE = ("supervisor.journal",)  # keeps the names of what it has forgotten
@@ -115,7 +115,7 @@ async def tell(machine: Machine, variables: dict[str, str]) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
         reply = await client.post(
             _url(machine, "/init"),
-            json={"envVars": variables, "accessToken": _TOKEN},
+            json={"envVars": variables, "accessToken": TOKEN},
             headers={"X-Aenv-Host-Secret": HOST_SECRET},
         )
         reply.raise_for_status()
@@ -124,7 +124,7 @@ async def tell(machine: Machine, variables: dict[str, str]) -> None:
 async def told(machine: Machine) -> dict[str, str]:
     """What the agent remembers of :func:`tell`."""
     async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
-        reply = await client.get(_url(machine, "/envs"), headers={"X-Access-Token": _TOKEN})
+        reply = await client.get(_url(machine, "/envs"), headers={"X-Access-Token": TOKEN})
         return dict(reply.raise_for_status().json())
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from tests.conformance.subjects import Subject, healthy, tell, told
 
-from aenv.models.errors import AenvError, CapabilityError, ConflictError, Culprit
+from aenv.models.errors import (
+    AenvError,
+    CapabilityError,
+    ConflictError,
+    Culprit,
+    ImageUnusableError,
+)
 from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.node.engine import Capabilities, Isolation, Machine, MemoryImage
 
@@ -68,7 +74,7 @@ async def test_the_agent_folder_is_read_only_and_the_ca_is_there_on_request(
         subject.engine.boot(subject.spec()), subject.engine.boot(subject.spec(host_ca=True))
     )
 
-    assert (await plain.exec(["/bin/ls", "/.aenv"])).stdout == b"agent\n"
+    assert (await plain.exec(["/bin/ls", "/.aenv"])).stdout == b"agent\npython\n"
     assert (await plain.exec(["/bin/rm", "/.aenv/agent"])).exit_code != 0
     certificates = await trusting.exec(["/bin/cat", "/.aenv/ca.crt"])
     assert b"BEGIN CERTIFICATE" in certificates.stdout
@@ -210,11 +216,11 @@ async def test_two_machines_go_on_from_one_memory_image(
     image = await machine.checkpoint(folder / "image")
     with pytest.raises(ConflictError):
         await machine.checkpoint(folder / "image")
+    disk = await machine.save_disk("s-disk")
     await machine.thaw()
 
-    one, two = await asyncio.gather(
-        *(subject.engine.restore(subject.spec(hostname=name), image) for name in ("one", "two"))
-    )
+    specs = [replace(subject.spec(hostname=name), disk=disk) for name in ("one", "two")]
+    one, two = await asyncio.gather(*(subject.engine.restore(spec, image) for spec in specs))
     assert await healthy(machine)
     for restored in (one, two):
         assert await healthy(restored)
@@ -233,7 +239,7 @@ async def test_an_image_of_another_release_or_a_broken_one_is_refused_and_leaves
     image = await machine.checkpoint(folder / "image")
     spec = subject.spec()
 
-    with pytest.raises(CapabilityError, match="19990101"):
+    with pytest.raises(ImageUnusableError, match="19990101"):
         await subject.engine.restore(spec, replace(image, engine_version="19990101"))
     pages = image.path / "checkpoint.img"
     pages.write_bytes(pages.read_bytes()[: pages.stat().st_size // 2])

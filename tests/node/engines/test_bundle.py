@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from aenv.models.sandboxes import Resources
-from aenv.node.engines.gvisor.bundle import Bundle, Facts, guest_folder, keep_tmp_on_disk
+from aenv.node.engines.gvisor.bundle import Bundle, Facts
+from aenv.node.engines.gvisor.guestfolder import guest_folder, keep_tmp_on_disk
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ class FolderStore(Store):
                 Severity.WARNING,
                 f"disks are plain folders in {self.root}: diskSizeMB is not enforced and one "
                 f"sandbox can fill the disk of all{because}",
-                "apt-get install btrfs-progs; modprobe -a btrfs loop; then restart the server",
+                "apt-get install -y btrfs-progs; modprobe -a btrfs loop; aenv down --keep; aenv up",
             )
         ]
 

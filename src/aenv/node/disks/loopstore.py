@@ -61,6 +61,7 @@ class LoopStore(SubvolumeStore):
 
     def tend(self) -> float:
         """Grow ahead of need; when that ends, share what is left."""
+        super().tend()
         if self._squeezed:
             self._volumes.sync(self.root)
         free = free_bytes(self.root)
@@ -90,11 +91,24 @@ class LoopStore(SubvolumeStore):
                 Finding(
                     "disk",
                     Severity.WARNING,
-                    f"all disks together can take {self.room() // MIB} MiB more",
-                    f"free space in {self._file.parent}, or raise the setting pool_mb",
+                    f"all disks together can take {self.room() // MIB} MiB more: {self._bound()}",
+                    self._larger(),
                 )
             )
         return found
+
+    def _host_bounds(self) -> bool:
+        return free_bytes(self._file.parent) - self._reserve < _SMALLEST_STEP
+
+    def _bound(self) -> str:
+        if self._host_bounds():
+            return f"the host's disk is full, free some space in {self._file.parent}"
+        return "the pool has its full size"
+
+    def _larger(self) -> str | None:
+        if self._host_bounds():
+            return None
+        return f"aenv config set pool_mb {2 * self._most // MIB}; aenv down --keep; aenv up"
 
     def prospect(self) -> Finding:
         """What :meth:`start` will find, or make."""
@@ -106,8 +120,7 @@ class LoopStore(SubvolumeStore):
                 "disk",
                 Severity.WARNING,
                 f"{self._file.parent} has {spare // MIB} MiB above the reserve: too little for a "
-                "pool, so disks will not be limited",
-                "free some space, or lower the setting disk_reserve_mb",
+                f"pool of {_SMALLEST // MIB} MiB, so disks will not be limited; free some space",
             )
         return Finding("disk", Severity.OK, f"disks will be limited, in {self._file}")
 

@@ -19,6 +19,7 @@ from aenv.node.host import Host
 
 MIB = 1 << 20
 _IMAGES = ".images"
+_TURN = 2.0
 
 
 class PoolKind(StrEnum):
@@ -111,6 +112,7 @@ class SubvolumeStore(Store):
         self.root = root
         self._volumes = host.volumes
         self._reserve = reserve_bytes
+        self._deleted = False
 
     def start(self) -> None:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,6 +133,7 @@ class SubvolumeStore(Store):
         path = self.path(name)
         if self._volumes.is_subvolume(path):
             self._volumes.delete(path)
+            self._deleted = True
         elif path.exists():
             shutil.rmtree(path)
 
@@ -164,7 +167,17 @@ class SubvolumeStore(Store):
         path = self.image_path(image)
         if self._volumes.is_subvolume(path):
             self._volumes.delete(path)
+            self._deleted = True
+
+    def tend(self) -> float:
+        """btrfs takes deleted volumes apart, and counts whose their bytes are now, when it is
+        pushed; counting a large one it gives up, and has to be asked to begin anew.
+        """
+        if self._deleted:
+            self._deleted = False
             self._volumes.sync(self.root)
+            self._volumes.enable_quota(self.root)
+        return _TURN
 
     def room(self) -> int:
         return free_bytes(self.root) - self._reserve

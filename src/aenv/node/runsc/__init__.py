@@ -4,6 +4,6 @@ May import ``models``.
 """
 
 from aenv.node.runsc.finder import Runsc, find
-from aenv.node.runsc.installer import install
+from aenv.node.runsc.installer import install, keep
 
-__all__ = ["Runsc", "find", "install"]
+__all__ = ["Runsc", "find", "install", "keep"]

@@ -28,7 +28,12 @@ class Runsc:
 
 def cached_path(folders: Folders, version: str = pin.VERSION) -> Path:
     """Where the host-wide cache keeps a release; old ones stay while memory images need them."""
-    return folders.cache / "runsc" / version / "runsc"
+    return releases(folders) / version / "runsc"
+
+
+def releases(folders: Folders) -> Path:
+    """The folder that holds a folder per release."""
+    return folders.cache / "runsc"
 
 
 async def find(folders: Folders, env: Mapping[str, str] | None = None) -> Runsc:

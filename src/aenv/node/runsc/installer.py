@@ -53,6 +53,24 @@ async def install(
     return Runsc(target, pin.VERSION, "cache")
 
 
+async def keep(folders: Folders, found: Runsc) -> None:
+    """Put a runsc from elsewhere into the cache too: memory images need it after the next update of
+    its wheel or of PATH.
+    """
+    target = cached_path(folders, found.version)
+    if target.exists():
+        return
+    async with _locked(target.parent, lambda fraction, step: None):
+        workdir = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".new-", dir=target.parent))
+        try:
+            copy = workdir / "runsc"
+            await asyncio.to_thread(shutil.copyfile, found.path, copy)
+            await asyncio.to_thread(copy.chmod, 0o755)
+            await asyncio.to_thread(_move_in, copy, target)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, workdir, ignore_errors=True)
+
+
 async def _obtain(workdir: Path, report: Progress, env: Mapping[str, str]) -> Path:
     url, digest = env.get("AENV_RUNSC_URL"), env.get("AENV_RUNSC_SHA256")
     if not url:

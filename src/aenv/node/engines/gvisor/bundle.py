@@ -1,27 +1,19 @@
-"""The files of one machine in the run folder, and those the guest sees at ``/.aenv``."""
+"""The files of one machine in the run folder."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-import tempfile
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aenv.models.errors import HostSetupError
+from aenv.models.errors import EngineError
 from aenv.models.sandboxes import Resources
+from aenv.node.engines.gvisor.config import GUEST_FOLDER
 
-_CA_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-_NO_FOLLOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FROZEN = "frozen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class Bundle:
 
     @property
     def frozen(self) -> Path:
-        """Exists while the machine is frozen."""
+        """Absent while the machine runs; else it holds how far a freeze or a thaw has come."""
         return self.folder / "frozen"
 
     @property
@@ -65,15 +57,15 @@ class Bundle:
     def state(self) -> Path:
         return self.runsc_root / f"{self.sandbox_id}_sandbox:{self.sandbox_id}.state"
 
-    def make(self) -> None:
+    def make(self, boot_id: str | None = None) -> None:
         """The folder, a boot id of its own (forks must not share one), and room for runsc.
 
-        FileExistsError if the machine exists.
+        ``boot_id``: that of the life that goes on. FileExistsError if the machine exists.
         """
         self.runsc_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.mkdir(mode=0o700)
-        self.boot_id.write_text(f"{uuid.uuid4()}\n")
+        self.boot_id.write_text(boot_id or f"{uuid.uuid4()}\n")
 
     def write_config(self, config: dict[str, Any]) -> None:
         self.config.write_text(json.dumps(config))
@@ -92,6 +84,24 @@ class Bundle:
             )
         except (OSError, ValueError, TypeError, KeyError):
             return Facts()
+
+    def read_guest_folder(self) -> Path:
+        """The host's side of ``/.aenv``. Raises EngineError when the configuration is gone."""
+        try:
+            mounts = json.loads(self.config.read_text())["mounts"]
+            return Path(next(m["source"] for m in mounts if m["destination"] == GUEST_FOLDER))
+        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            raise EngineError(f"{self.config} does not tell its guest folder: {error!r}") from error
+
+    def read_frozen(self) -> bool | None:
+        """None: the process that froze or thawed the machine did not come to an end with it."""
+        try:
+            return True if self.frozen.read_text() == _FROZEN else None
+        except FileNotFoundError:
+            return False
+
+    def mark_frozen(self, *, done: bool) -> None:
+        self.frozen.write_text(_FROZEN if done else "in transit")
 
     def read_state(self) -> dict[str, Any]:
         """runsc's own record of the container: pids and the control socket; empty if there is
@@ -134,76 +144,3 @@ class Facts:
     resources: Resources = field(default_factory=Resources)
     nameservers: tuple[str, ...] = ()
     runsc: str = ""
-
-
-def guest_folder(store: Path, agent: Path, *, host_ca: bool) -> Path:
-    """A read-only folder with the agent (and the host's CA bundle), shared by machines of one kind.
-
-    It has a name made of its content's identity, so a new agent gets a new folder and running
-    machines keep theirs.
-    """
-    ca = _ca_bundle() if host_ca else None
-    sources = {"agent": agent, **({"ca.crt": ca} if ca else {})}
-    target = store / _identity(sources)
-    if target.exists():
-        return target
-    store.mkdir(mode=0o755, parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
-    try:
-        for name, source in sources.items():
-            shutil.copyfile(source, partial / name)
-            (partial / name).chmod(0o755 if name == "agent" else 0o644)
-        partial.chmod(0o755)
-        partial.rename(target)
-    except OSError:
-        if not target.exists():  # else another boot was first
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
-
-
-def keep_tmp_on_disk(root: Path) -> None:
-    """Give ``/tmp`` an entry: over an empty one gVisor mounts a tmpfs, which eats the guest's
-    memory.
-
-    ``root`` may hold hostile links; none is followed.
-    """
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _make(handle, "tmp")
-        inside = os.open("tmp", _NO_FOLLOW, dir_fd=handle)
-        try:
-            _make(inside, ".X11-unix")
-        finally:
-            os.close(inside)
-    except (NotADirectoryError, OSError):
-        return  # a link or a file: the image's own business
-    finally:
-        os.close(handle)
-
-
-def _make(parent: int, name: str) -> None:
-    try:
-        os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        return
-    os.chmod(name, 0o1777, dir_fd=parent)  # noqa: S103  /tmp is everybody's
-
-
-def _ca_bundle() -> Path:
-    for candidate in map(Path, _CA_BUNDLES):
-        if candidate.is_file():
-            return candidate
-    raise HostSetupError(
-        "no CA bundle on this host to show to guests;"
-        " install ca-certificates or turn inject_host_ca off"
-    )
-
-
-def _identity(sources: dict[str, Path]) -> str:
-    digest = hashlib.sha256()
-    for name, source in sources.items():
-        stat = source.stat()
-        digest.update(f"{name}:{source}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns};".encode())
-    return digest.hexdigest()[:16]

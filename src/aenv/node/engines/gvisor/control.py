@@ -49,9 +49,14 @@ class ControlUnreachableError(EngineError):
 
 
 class ControlSocket:
-    def __init__(self, sandbox_id: str, path: str) -> None:
+    """``same_release``: whether the sandbox was started by the pinned release; another one's calls
+    may differ, so nothing is asked of it.
+    """
+
+    def __init__(self, sandbox_id: str, path: str, *, same_release: bool = True) -> None:
         self._sandbox_id = sandbox_id
         self._path = path
+        self._same_release = same_release
 
     async def pause(self) -> None:
         await self.call("containerManager.Pause", None)
@@ -176,6 +181,8 @@ class ControlSocket:
         return reply.get("result")
 
     async def _connect(self, sock: socket.socket) -> None:
+        if not self._same_release:
+            raise ControlUnreachableError(f"sandbox {self._sandbox_id} runs under another release")
         path, handle = self._path, -1
         if len(path) > 100 and path.startswith("/"):
             handle = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)

@@ -5,22 +5,23 @@ back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from aenv.models.errors import (
-    CapabilityError,
-    ConflictError,
+    AenvError,
     EngineError,
     HostSetupError,
+    ImageUnusableError,
     NotFoundError,
 )
 from aenv.models.settings import Settings
 from aenv.node.disks.pool import Disk, DiskPool
 from aenv.node.engine import (
     Capabilities,
+    DiskImage,
     Engine,
     Finding,
     Isolation,
@@ -30,18 +31,23 @@ from aenv.node.engine import (
     Severity,
 )
 from aenv.node.engines.folders import subfolders
-from aenv.node.engines.gvisor.bundle import Bundle, Facts, guest_folder, keep_tmp_on_disk
+from aenv.node.engines.gvisor.bundle import Bundle, Facts
 from aenv.node.engines.gvisor.commands import Runsc
-from aenv.node.engines.gvisor.config import oci_config
+from aenv.node.engines.gvisor.fingerprint import cpu_features
 from aenv.node.engines.gvisor.machine import GVisorMachine
+from aenv.node.engines.gvisor.making import Making
 from aenv.node.engines.gvisor.parts import Parts
-from aenv.node.engines.tasks import finish, first_failure
+from aenv.node.engines.tasks import first_failure
 from aenv.node.host import Host, open_host
 from aenv.node.host.cgroups import Cgroups
 from aenv.node.network.slots import Slot, SlotPool
-from aenv.node.runsc import find, pin
+from aenv.node.runsc import Runsc as Found
+from aenv.node.runsc import find, keep
+from aenv.node.runsc.finder import releases
 from aenv.node.supervisor.client import SupervisorClient
 from aenv.store.private import make_private
+
+log = logging.getLogger(__name__)
 
 _BOOTS_PER_CPU = 2
 _OVERHEAD_MB = 64
@@ -60,6 +66,7 @@ class GVisorEngine(Engine):
         freeze=True,
         memory_snapshot=True,
         live_fork=True,
+        disk_snapshot=True,
     )
 
     def __init__(self, settings: Settings) -> None:
@@ -70,12 +77,13 @@ class GVisorEngine(Engine):
         self._machines: dict[str, GVisorMachine] = {}
         self._open: Parts | None = None
         self._host: Host | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def probe(self) -> list[Finding]:
         try:
             host = await asyncio.to_thread(open_host, self._settings)
         except HostSetupError as error:
-            return [Finding("gvisor", Severity.MISSING, error.message, "run as root")]
+            return [Finding("gvisor", Severity.MISSING, error.message)]
         try:
             findings = host.findings()
             findings += Cgroups(self._settings.folders.instance).findings()
@@ -115,8 +123,10 @@ class GVisorEngine(Engine):
                 machines=self._machine_folder,
                 runsc_root=self._settings.folders.instance_run / "runsc",
                 guest_store=self._guest_store,
+                releases=releases(self._settings.folders),
             )
             self._host = host
+            self._keeping = asyncio.create_task(self._keep_release(runsc), name="keep-runsc")
             undo.pop_all()
 
     async def disk_room(self) -> int | None:
@@ -126,6 +136,9 @@ class GVisorEngine(Engine):
         parts, self._open = self._open, None
         if parts is None:
             return
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         for machine in self._machines.values():
             machine.let_go()
         self._machines.clear()
@@ -142,14 +155,18 @@ class GVisorEngine(Engine):
         return await self._make(spec, None)
 
     async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine:
-        if (image.engine, image.engine_version) != ("gvisor", pin.VERSION):
-            raise CapabilityError(
-                f"the memory image was made by {image.engine} {image.engine_version}; this host"
-                f" runs gvisor {pin.VERSION}. Start from its disk instead"
-            )
-        if not await asyncio.to_thread(image.path.is_dir):
-            raise NotFoundError(f"there is no memory image at {image.path}")
-        return await self._make(spec, image.path)
+        if image.cpu_features not in ("", cpu_features()):
+            raise ImageUnusableError("the memory image was made on a CPU with other features")
+        return await self._make(spec, image)
+
+    async def disk_images(self) -> list[DiskImage]:
+        return await self._parts.disks.images()
+
+    async def drop_disk(self, name: str) -> None:
+        await self._parts.disks.drop(name)
+
+    async def verify_disk(self, name: str) -> None:
+        await self._parts.disks.verify(name)
 
     async def adopt(self, sandbox_id: str) -> Machine:
         if sandbox_id in self._machines:
@@ -163,7 +180,8 @@ class GVisorEngine(Engine):
         slot = await parts.slots.adopt(sandbox_id)
         disk = await parts.disks.open(sandbox_id)
         facts = await asyncio.to_thread(bundle.read_facts)
-        return self._enlist(bundle, facts, slot, disk)
+        runsc = await parts.runsc_of(facts.runsc) or parts.runsc
+        return self._enlist(bundle, facts, slot, disk, runsc)
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
         parts = self._parts
@@ -185,73 +203,15 @@ class GVisorEngine(Engine):
         slot = await parts.slots.adopt(sandbox_id)
         await parts.clear(parts.bundle(sandbox_id), slot, await parts.disks.open(sandbox_id))
 
-    async def _make(self, spec: MachineSpec, image: Path | None) -> Machine:
-        """Boot or restore. Whatever fails or cancels it, and when, everything made is taken
-        back.
-        """
-        parts = self._parts
-        bundle = parts.bundle(spec.sandbox_id)
-        try:
-            bundle.make()  # two small files in the run folder: not worth a thread
-        except FileExistsError:
-            raise ConflictError(f"a machine {spec.sandbox_id} exists on this host") from None
-        made = _Made()
-        try:
-            await self._gather_parts(spec, made)
-            slot, disk = made.held()
-            facts = Facts(spec.resources, spec.network.dns_servers, pin.VERSION)
-            await asyncio.to_thread(self._write, bundle, spec, slot, disk, facts)
-            async with self._boots:
-                await parts.slots.prepare(slot)
-                start = parts.runsc.restore(bundle, image) if image else parts.runsc.run(bundle)
-                await finish(start)
-            await parts.watch(bundle)
-            return self._enlist(bundle, facts, slot, disk)
-        except BaseException as error:
-            await finish(parts.clear(bundle, made.slot, made.disk))
-            if isinstance(error, ExceptionGroup):
-                raise first_failure(error) from error
-            raise
-
-    async def _gather_parts(self, spec: MachineSpec, made: _Made) -> None:
-        parts = self._parts
-
-        async def lease() -> None:
-            made.slot = await parts.slots.lease(spec.sandbox_id)
-            await parts.slots.apply(made.slot, spec.network)
-
-        async def create_disk() -> None:
-            size = spec.resources.disk_mb
-            made.disk = await parts.disks.create(spec.sandbox_id, spec.rootfs.lowers, size)
-            await asyncio.to_thread(keep_tmp_on_disk, made.disk.merged)
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(finish(lease()))
-            group.create_task(finish(create_disk()))
-            if parts.cgroups.available:
-                limit = parts.cgroups.create(spec.sandbox_id, spec.resources)
-                group.create_task(finish(limit))
-
-    def _write(
-        self, bundle: Bundle, spec: MachineSpec, slot: Slot, disk: Disk, facts: Facts
-    ) -> None:
-        parts = self._parts
-        limited = parts.cgroups.available
-        config = oci_config(
-            spec,
-            root=disk.merged,
-            guest_folder=guest_folder(parts.guest_store, spec.agent, host_ca=spec.host_ca),
-            boot_id=bundle.boot_id,
-            netns=slot.netns_path,
-            cgroup=parts.cgroups.oci(spec.sandbox_id, spec.resources) if limited else {},
-        )
-        bundle.write_config(config)
-        bundle.write_facts(facts)
+    async def _make(self, spec: MachineSpec, image: MemoryImage | None) -> Machine:
+        making = Making(self._parts, spec, self._boots)
+        await making.run(image)
+        return self._enlist(making.bundle, making.facts, making.slot, making.disk, making.runsc)
 
     def _enlist(
-        self, bundle: Bundle, facts: Facts, slot: Slot | None, disk: Disk | None
+        self, bundle: Bundle, facts: Facts, slot: Slot | None, disk: Disk | None, runsc: Runsc
     ) -> GVisorMachine:
-        machine = GVisorMachine(self._parts, bundle, facts, slot, disk, self._gone)
+        machine = GVisorMachine(self._parts, bundle, facts, slot, disk, runsc, self._gone)
         self._machines[bundle.sandbox_id] = machine
         return machine
 
@@ -270,11 +230,17 @@ class GVisorEngine(Engine):
         if not subfolders(self._machine_folder):
             shutil.rmtree(self._guest_store, ignore_errors=True)
 
+    async def _keep_release(self, runsc: Found) -> None:
+        try:
+            await keep(self._settings.folders, runsc)
+        except (AenvError, OSError) as error:
+            log.warning("runsc %s is not kept for memory images: %s", runsc.version, error)
+
     async def _probe_runsc(self) -> Finding:
         try:
             found = await find(self._settings.folders)
         except HostSetupError as error:
-            return Finding("runsc", Severity.MISSING, error.message, "aenv setup")
+            return Finding("runsc", Severity.MISSING, error.message, "aenv setup --no-base")
         return Finding("runsc", Severity.OK, f"{found.version} ({found.origin}: {found.path})")
 
     @property
@@ -282,16 +248,3 @@ class GVisorEngine(Engine):
         if self._open is None:
             raise EngineError("the gvisor engine is not started")
         return self._open
-
-
-class _Made:
-    """What a boot has obtained so far, for taking it back."""
-
-    def __init__(self) -> None:
-        self.slot: Slot | None = None
-        self.disk: Disk | None = None
-
-    def held(self) -> tuple[Slot, Disk]:
-        assert self.slot is not None
-        assert self.disk is not None
-        return self.slot, self.disk

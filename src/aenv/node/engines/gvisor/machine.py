@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import shutil
 from asyncio import Future, Task
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from aenv.models.errors import ConflictError, Culprit, DiskFullError, EngineError
+from aenv.models.errors import ConflictError, Culprit, EngineError
 from aenv.models.sandboxes import NetworkPolicy, SandboxExit
 from aenv.node.disks.pool import Disk
 from aenv.node.engine import (
     Address,
+    DiskImage,
     ExecResult,
     GuestNetwork,
     Machine,
     MachineStats,
     MemoryImage,
 )
-from aenv.node.engines.gvisor import exits
+from aenv.node.engines.gvisor import exits, images
 from aenv.node.engines.gvisor.bundle import Bundle, Facts
+from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.engines.gvisor.control import ControlSocket, ControlUnreachableError
 from aenv.node.engines.gvisor.fingerprint import cpu_features
 from aenv.node.engines.gvisor.parts import Parts
@@ -48,6 +48,7 @@ class GVisorMachine(Machine):
         facts: Facts,
         slot: Slot | None,
         disk: Disk | None,
+        runsc: Runsc,
         on_gone: Callable[[str], None],
     ) -> None:
         self.sandbox_id = bundle.sandbox_id
@@ -56,11 +57,17 @@ class GVisorMachine(Machine):
         self._facts = facts
         self._slot = slot
         self._disk = disk
+        self._runsc = runsc
+        self._release = facts.runsc or pin.VERSION
         self._on_gone = on_gone
         self._exit: Future[SandboxExit] = asyncio.get_running_loop().create_future()
         self._follower = asyncio.create_task(self._follow(), name=f"exit-{self.sandbox_id}")
         self._destruction: Task[None] | None = None
-        self._control = ControlSocket(self.sandbox_id, str(bundle.read_control_path()))
+        self._control = ControlSocket(
+            self.sandbox_id,
+            str(bundle.read_control_path()),
+            same_release=self._release == pin.VERSION,
+        )
         self._freezing = asyncio.Lock()
 
     def address(self, port: int) -> Address:
@@ -74,8 +81,8 @@ class GVisorMachine(Machine):
         return GuestNetwork(self._slot.guest_ip, nameservers)
 
     @property
-    def frozen(self) -> bool:
-        return self._bundle.frozen.exists()
+    def frozen(self) -> bool | None:
+        return self._bundle.read_frozen()
 
     async def wait(self) -> SandboxExit:
         return await asyncio.shield(self._exit)
@@ -88,29 +95,23 @@ class GVisorMachine(Machine):
             return await self._control.execute(argv, {"HOME": "/root"}, timeout)
         except ControlUnreachableError:
             self._require_alive()
-            return await self._parts.runsc.execute(self._bundle, argv, timeout)
+            return await self._runsc.execute(self._bundle, argv, timeout)
 
     async def freeze(self) -> None:
         async with self._freezing:
             self._require_alive()
-            if self.frozen:
-                return
-            try:
-                await self._control.pause()
-            except ControlUnreachableError:
-                await self._parts.runsc.pause(self._bundle)
-            self._bundle.frozen.touch()
+            if not self.frozen:
+                self._bundle.mark_frozen(done=False)
+                await finish(self._pause())
+                self._bundle.mark_frozen(done=True)
 
     async def thaw(self) -> None:
         async with self._freezing:
             self._require_alive()
-            if not self.frozen:
-                return
-            try:
-                await self._control.resume()
-            except ControlUnreachableError:
-                await self._parts.runsc.resume(self._bundle)
-            self._bundle.frozen.unlink(missing_ok=True)
+            if self.frozen is not False:
+                self._bundle.mark_frozen(done=False)
+                await finish(self._resume())
+                self._bundle.frozen.unlink(missing_ok=True)
 
     async def checkpoint(self, destination: Path) -> MemoryImage:
         async with self._freezing:
@@ -121,13 +122,22 @@ class GVisorMachine(Machine):
                 raise ConflictError(f"{destination} exists; a memory image is written only once")
             partial = destination.with_name(f".{destination.name}.partial")
             try:
-                await self._write_image(partial)
-                await asyncio.to_thread(_settle, partial, destination)
+                await asyncio.to_thread(_make_empty, partial)
+                await images.write(self._control, self._runsc, self._bundle, partial)
+                await asyncio.to_thread(images.add_facts, self._bundle, partial)
+                await asyncio.to_thread(partial.rename, destination)
             except OSError as error:
-                raise _write_failure(error, destination) from error
+                raise images.write_failure(error, destination) from error
             finally:
                 await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-        return MemoryImage(destination, "gvisor", pin.VERSION, cpu_features())
+        return MemoryImage(destination, "gvisor", self._release, cpu_features())
+
+    async def sync(self) -> None:
+        self._require_alive()
+        await self._parts.disks.sync(self.sandbox_id)
+
+    async def save_disk(self, name: str) -> DiskImage:
+        return await finish(self._parts.disks.save(self.sandbox_id, name))
 
     async def stats(self) -> MachineStats:
         self._require_alive()
@@ -205,18 +215,17 @@ class GVisorMachine(Machine):
         except EngineError:
             return 0
 
-    async def _write_image(self, partial: Path) -> None:
-        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-        await asyncio.to_thread(partial.mkdir, mode=0o700, parents=True)
+    async def _pause(self) -> None:
         try:
-            await finish(self._control.checkpoint(partial))
+            await self._control.pause()
         except ControlUnreachableError:
-            await asyncio.to_thread(_empty, partial)
-            await self._parts.runsc.checkpoint(self._bundle, partial)
-        except EngineError as error:
-            if "no space left" in error.message.lower():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise
+            await self._runsc.pause(self._bundle)
+
+    async def _resume(self) -> None:
+        try:
+            await self._control.resume()
+        except ControlUnreachableError:
+            await self._runsc.resume(self._bundle)
 
     def _require_alive(self) -> None:
         if self._exit.done():
@@ -235,23 +244,6 @@ class GVisorMachine(Machine):
         return self._disk
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-
-
-def _settle(partial: Path, destination: Path) -> None:
-    """An image is either whole and on disk under its name, or absent."""
-    for path in [*partial.iterdir(), partial]:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    partial.rename(destination)
-
-
-def _write_failure(error: OSError, destination: Path) -> EngineError | DiskFullError:
-    if error.errno == errno.ENOSPC:
-        return DiskFullError(f"no room for the memory image at {destination}; free disk space")
-    return EngineError(f"cannot write the memory image {destination}: {error}")
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)

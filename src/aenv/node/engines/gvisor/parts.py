@@ -18,6 +18,8 @@ from aenv.node.engines.gvisor.bundle import Bundle
 from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.host.cgroups import Cgroups
 from aenv.node.network.slots import Slot, SlotPool
+from aenv.node.runsc import pin
+from aenv.node.runsc.finder import version_of
 from aenv.node.supervisor.client import SupervisorClient
 
 _DEATH_TIMEOUT = 30.0
@@ -40,6 +42,16 @@ class Parts:
     machines: Path
     runsc_root: Path
     guest_store: Path
+    releases: Path
+
+    async def runsc_of(self, release: str) -> Runsc | None:
+        """The runsc that made a machine or an image, if it is still there ("": the pinned one)."""
+        if release in ("", pin.VERSION):
+            return self.runsc
+        binary = self.releases / release / "runsc"
+        if await version_of(binary) != release:
+            return None
+        return Runsc(binary, self.supervisor, limits=self.cgroups.available)
 
     def bundle(self, sandbox_id: str) -> Bundle:
         return Bundle(sandbox_id, self.machines / sandbox_id, self.runsc_root)
