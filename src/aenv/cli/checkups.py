@@ -39,7 +39,29 @@ def missing(findings: list[Finding]) -> list[Finding]:
 def is_command(fix: str) -> bool:
     """Whether it can be run as it stands; some advice is for the person only."""
     parts = [part.split() for part in re.split(r"&&|;", fix) if part.strip()]
-    return bool(parts) and all(shutil.which(words[0]) is not None for words in parts)
+    path = search_path()
+    return bool(parts) and all(shutil.which(words[0], path=path) is not None for words in parts)
+
+
+def search_path() -> str:
+    """Where a remedy's commands are looked for: beside this very aenv first, and where root's
+    are.
+    """
+    beside = Path(sys.executable).parent
+    return f"{beside}:{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+async def close_firewalls() -> list[str]:
+    """Take our rules back out of foreign firewalls; the rules removed."""
+    from aenv.node.host import open_host
+    from aenv.node.network.slots import SlotPool
+
+    settings = _settings()
+    host = open_host(settings)
+    try:
+        return await SlotPool(settings, host).unfix()
+    finally:
+        host.close()
 
 
 def _settings() -> Settings:
@@ -77,7 +99,10 @@ def _rights() -> Finding:
     if sys.platform == "linux" and os.geteuid() == 0:
         return Finding("rights", Severity.OK, "root")
     return Finding(
-        "rights", Severity.WARNING, _NO_ROOT, f"sudo {shutil.which('aenv') or 'aenv'} up"
+        "rights",
+        Severity.WARNING,
+        _NO_ROOT,
+        f"sudo {shutil.which('aenv', path=search_path()) or 'aenv'} up",
     )
 
 
@@ -130,8 +155,8 @@ def _disk(settings: Settings) -> list[Finding]:
             Finding(
                 "disk",
                 Severity.OK if free >= need else Severity.WARNING,
-                f"{name}: {free / 1024:.1f} of {usage.total / 2**30:.1f} GiB free in {folder}",
-                None if free >= need else f"export AENV_{name.upper()}_DIR=/a/larger/disk",
+                f"{name}: {free / 1024:.1f} of {usage.total / 2**30:.1f} GiB free in {folder}"
+                + ("" if free >= need else f"; AENV_{name.upper()}_DIR names a larger disk"),
             )
         )
     return findings

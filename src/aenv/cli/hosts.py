@@ -19,11 +19,17 @@ _MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
 @command("doctor", SERVER)
 def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Run the commands that mend it.")] = False,
+    unfix: Annotated[
+        bool, typer.Option("--unfix", help="Remove what --fix added to other firewalls.")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before --fix.")] = False,
 ) -> None:
     """Tell what this host can do, what is missing, and the command that mends it."""
     from aenv.cli import checkups
 
+    if unfix:
+        for rule in run(checkups.close_firewalls()):
+            note(f"$ nft {rule}")
     findings = run(checkups.examine())
     if fix:
         _mend(findings, yes=yes)
@@ -60,9 +66,10 @@ def _show(findings: list[Finding]) -> None:
 
 
 def _mend(findings: list[Finding], *, yes: bool) -> None:
+    import os
     import subprocess
 
-    from aenv.cli.checkups import is_command
+    from aenv.cli.checkups import is_command, search_path
 
     fixes = list(dict.fromkeys(f.fix for f in findings if f.fix and f.severity != "ok"))
     for fix in filter(is_command, fixes):
@@ -72,6 +79,7 @@ def _mend(findings: list[Finding], *, yes: bool) -> None:
             if not typer.confirm(f"Run `{fix}`?", default=True, err=True):
                 continue
         note(f"$ {fix}")
-        code = subprocess.run(["/bin/sh", "-c", fix], stdout=2, check=False).returncode
+        env = {**os.environ, "PATH": search_path()}
+        code = subprocess.run(["/bin/sh", "-c", fix], stdout=2, env=env, check=False).returncode
         if code:
             note(f"aenv: it ended with status {code}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from aenv.node.engine import Severity
+from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host
 from aenv.node.network.slots import SlotPool
 
@@ -60,14 +62,13 @@ async def test_a_firewall_that_stops_sandboxes_is_found_opened_and_put_back(
     assert {finding.severity for finding in found} == {Severity.MISSING}
     assert where in " ".join(f"{finding.summary} {finding.fix}" for finding in found)
 
-    added = await pool.fix()
-    assert added != []
-    assert await pool.fix() == []
+    mend(found)
     assert await reaches(slot.netns, PUBLIC, 80)
     after = [finding for finding in await pool.findings() if finding.topic == "firewall"]
     assert {finding.severity for finding in after} == {Severity.OK}
 
-    assert len(await pool.unfix()) == len(added)
+    assert len(await pool.unfix()) == sum((finding.fix or "").count("nft ") for finding in found)
+    assert await pool.unfix() == []
     assert _without_counters(rules(table)) == _without_counters(before)
     host.firewall.load(f"delete {table}")
 
@@ -76,17 +77,23 @@ async def test_a_firewall_that_lets_us_pass_is_left_alone(pool: SlotPool, host: 
     host.firewall.load(HARMLESS)
     found = [finding for finding in await pool.findings() if finding.topic == "firewall"]
     assert [finding.severity for finding in found] == [Severity.OK]
-    assert await pool.fix() == []
     host.firewall.load("delete table inet filter")
 
 
 async def test_opening_a_foreign_firewall_opens_nothing_of_ours(pool: SlotPool, host: Host) -> None:
     slot = await pool.lease("i" + "a" * 19)
     host.firewall.load(DOCKER)
-    await pool.fix()
+    mend(await pool.findings())
     assert not await reaches(slot.netns, "10.50.0.1", 80)
     await pool.unfix()
     host.firewall.load("delete table ip filter")
+
+
+def mend(findings: list[Finding]) -> None:
+    """What a person does, and ``aenv doctor --fix``: run the commands as printed."""
+    for finding in findings:
+        if finding.fix and finding.topic == "firewall":
+            subprocess.run(["/bin/sh", "-c", finding.fix], check=True)
 
 
 def _without_counters(text: str) -> list[str]:

@@ -61,9 +61,9 @@ class Cgroups:
             Finding(
                 "cgroups",
                 Severity.WARNING,
-                f"CPU, memory and process limits are not enforced: {obstacle}",
-                "run the server on the host itself or in a container with its own writable "
-                "cgroups (docker run --privileged --cgroupns=host)",
+                f"CPU, memory and process limits are not enforced: {obstacle}. They are on the "
+                "host itself, and in a container with its own writable cgroups (docker run "
+                "--privileged --cgroupns=host)",
             )
         ]
 

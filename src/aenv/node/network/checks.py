@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
+from pathlib import Path
 
 from aenv.models.errors import HostSetupError
 from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host, Links, Route
 from aenv.node.network.slot import INTERFACE_PREFIX, Layout, Slot
+
+_CANDIDATES = (93, 201, 217, 233, 249)
 
 
 def require_free_subnet(layout: Layout, host: Host) -> None:
@@ -20,7 +23,12 @@ def require_free_subnet(layout: Layout, host: Host) -> None:
 
 def findings(layout: Layout, host: Host) -> list[Finding]:
     found = [
-        Finding("network", Severity.MISSING, _collision(layout, network, interface))
+        Finding(
+            "network",
+            Severity.MISSING,
+            _collision(layout, network, interface),
+            _another_subnet(host.links),
+        )
         for network, interface in _routes_inside(layout, host.links)
     ]
     found += [
@@ -28,7 +36,7 @@ def findings(layout: Layout, host: Host) -> list[Finding]:
             "network",
             Severity.WARNING,
             f"the host reaches {network} through {interface}, sandboxes use {layout.subnet} of it",
-            "choose a subnet outside it (setting subnet)",
+            _another_subnet(host.links),
         )
         for network, interface in host.links.routes()
         if layout.subnet.subnet_of(network) and network != layout.subnet and _is_foreign(interface)
@@ -38,14 +46,16 @@ def findings(layout: Layout, host: Host) -> list[Finding]:
     ]
 
 
-def bridge_findings(bridges: list[str]) -> list[Finding]:
-    """``bridges``: those of others that only our guard keeps from forwarding."""
+def bridge_findings(bridges: list[str], remembered: Path) -> list[Finding]:
+    """``bridges``: those of others that only our guard keeps from forwarding, which
+    ``remembered`` (a file) is the reason for.
+    """
     return [
         Finding(
             "network",
             Severity.WARNING,
             f"forwarding was off before aenv and is on for sandboxes only: {bridge} has no network",
-            "aenv doctor --fix",
+            f"rm -f {remembered}; aenv down --keep; aenv up",
         )
         for bridge in bridges
     ]
@@ -84,5 +94,15 @@ def _is_foreign(interface: str) -> bool:
 def _collision(layout: Layout, network: IPv4Network, interface: str) -> str:
     return (
         f"This host uses {network} on {interface}, inside the sandboxes' subnet {layout.subnet}. "
-        "Choose another private range (setting subnet), such as 10.201.0.0/16."
+        "Choose another private range: aenv config set subnet 10.201.0.0/16"
     )
+
+
+def _another_subnet(links: Links) -> str | None:
+    """The command that moves sandboxes to a range this host does not use; None if all are used."""
+    used = [network for network, interface in links.routes() if _is_foreign(interface)]
+    for second in _CANDIDATES:
+        candidate = IPv4Network(f"10.{second}.0.0/16")
+        if not any(candidate.overlaps(network) for network in used if network.prefixlen):
+            return f"aenv config set subnet {candidate}"
+    return None

@@ -54,19 +54,6 @@ def findings(layout: Layout, firewall: Firewall) -> list[Finding]:
     ]
 
 
-def open_for(layout: Layout, firewall: Firewall) -> list[str]:
-    """Add our rules where they are missing; return them."""
-    added = [
-        command
-        for obstacle in find(layout, firewall.ruleset())
-        if not obstacle.open
-        for command in commands(layout, obstacle)
-    ]
-    if added:
-        firewall.load("\n".join(added) + "\n")
-    return added
-
-
 def close_for(layout: Layout, firewall: Firewall) -> list[str]:
     """Remove every rule that carries our mark, outside our own table."""
     removed = [

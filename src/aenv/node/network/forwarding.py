@@ -1,6 +1,7 @@
 """``net.ipv4.ip_forward``: switched on only if it is off, and back by the last instance.
 
 While it is on because of us, each instance's table forwards for slots only (``Table.guard``).
+``file`` remembers that it is; without it, forwarding is left on for all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from aenv.node.network.slot import INTERFACE_PREFIX
 
 class Forwarding:
     def __init__(self, folder: Path, host: Host, registry: Registry) -> None:
-        self._file = folder / "forwarding.json"
+        self.file = folder / "forwarding.json"
         self._kernel = host.kernel
         self._links = host.links
         self._registry = registry
@@ -27,13 +28,8 @@ class Forwarding:
     def enable(self) -> None:
         with self._registry.locked():
             if not self._kernel.ip_forward():
-                self._file.write_text(json.dumps({"boot_id": self._kernel.boot_id()}))
+                self.file.write_text(json.dumps({"boot_id": self._kernel.boot_id()}))
                 self._kernel.set_ip_forward(True)
-
-    def concede(self) -> None:
-        """Others on this host need it as well: leave it on, and no longer forward for us only."""
-        with self._registry.locked():
-            self._file.unlink(missing_ok=True)
 
     def restore(self) -> None:
         """Switch it off again, if we switched it on and no other instance needs it."""
@@ -42,12 +38,12 @@ class Forwarding:
                 return
             if not self._links.veth_list(INTERFACE_PREFIX):
                 self._kernel.set_ip_forward(False)
-                self._file.unlink(missing_ok=True)
+                self.file.unlink(missing_ok=True)
 
     def is_remembered(self) -> bool:
         """Whether it is on, in this boot, because of us."""
         try:
-            boot_id = json.loads(self._file.read_text())["boot_id"]
+            boot_id = json.loads(self.file.read_text())["boot_id"]
         except (OSError, ValueError, KeyError, TypeError):
             return False
         return bool(boot_id == self._kernel.boot_id())

@@ -145,21 +145,8 @@ class SlotPool:
         """What of this host's network would stop sandboxes, each with its remedy."""
         return await asyncio.to_thread(self._findings)
 
-    async def fix(self) -> list[str]:
-        """Open foreign firewalls for our slots, marked as ours; return what was done.
-
-        Where bridges of others wait for forwarding that only we switched on, they get it too.
-        """
-        done = await asyncio.to_thread(foreign.open_for, self._layout, self._host.firewall)
-        if await asyncio.to_thread(self._bridges_cut_off):
-            await asyncio.to_thread(self._forwarding.concede)
-            if self._filler is not None:
-                await self._gate.replace(self._describe(self._names.port))
-            done.append("forward packets of other bridges too")
-        return done
-
     async def unfix(self) -> list[str]:
-        """Take back what :meth:`fix` did; return the rules removed."""
+        """Remove the rules of :meth:`findings`' remedies from foreign firewalls; return them."""
         return await asyncio.to_thread(foreign.close_for, self._layout, self._host.firewall)
 
     async def close(self) -> None:
@@ -178,7 +165,7 @@ class SlotPool:
 
     def _findings(self) -> list[Finding]:
         found = checks.findings(self._layout, self._host)
-        found += checks.bridge_findings(self._bridges_cut_off())
+        found += checks.bridge_findings(self._bridges_cut_off(), self._forwarding.file)
         try:
             found += foreign.findings(self._layout, self._host.firewall)
         except HostSetupError as error:

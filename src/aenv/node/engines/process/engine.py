@@ -48,7 +48,7 @@ class ProcessEngine(Engine):
 
     async def probe(self) -> list[Finding]:
         warning = "no isolation: sandboxes run as this user, with its files and network"
-        return [Finding("process", Severity.WARNING, warning, "use the gvisor engine")]
+        return [Finding("process", Severity.WARNING, warning)]
 
     async def start(self) -> None:
         try:
