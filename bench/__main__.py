@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.table import Table
 from bench import commands, creation, files, memory, peers, proxy, startup
 from bench.harness import Row
 
+WIDTH = 132
 SCENARIOS: dict[str, Callable[[int], Iterable[Row]]] = {
     "startup": startup.run,
     "commands": commands.run,
@@ -40,23 +42,26 @@ def main() -> int:
     unknown = set(options.scenario) - set(SCENARIOS)
     if unknown:
         parser.error(f"unknown scenario: {', '.join(sorted(unknown))}")
-    rows = [
-        row
-        for name in options.scenario or SCENARIOS
-        for row in _announced(name, SCENARIOS[name], options.runs)
-    ]
-    Console().print(_table(rows))
-    _write(options.json, rows)
-    return 0
-
-
-def _announced(name: str, scenario: Callable[[int], Iterable[Row]], runs: int) -> list[Row]:
-    print(f"bench: {name} …", file=sys.stderr, flush=True)
-    return list(scenario(runs))
+    rows: list[Row] = []
+    loads, failed = [os.getloadavg()[0]], []
+    for name in options.scenario or SCENARIOS:
+        print(f"bench: {name} …", file=sys.stderr, flush=True)
+        try:
+            rows += SCENARIOS[name](options.runs)
+        except Exception:  # noqa: BLE001 - the others still count
+            traceback.print_exc()
+            failed.append(name)
+        loads.append(os.getloadavg()[0])
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(_table(rows))
+    _write(options.json, rows, loads)
+    if failed:
+        print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _table(rows: list[Row]) -> Table:
     table = Table("group", "what", "value", "unit", "floor", "ratio", "budget", "p95", "p99")
+    table.columns[1].min_width = 40
     for row in rows:
         table.add_row(
             row.group,
@@ -71,7 +76,7 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-def _write(path: Path, rows: list[Row]) -> None:
+def _write(path: Path, rows: list[Row], loads: list[float]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -79,7 +84,7 @@ def _write(path: Path, rows: list[Row]) -> None:
             "kernel": platform.release(),
             "machine": platform.machine(),
             "cpus": os.cpu_count(),
-            "load": os.getloadavg(),
+            "load": {"min": min(loads), "max": max(loads)},
         },
         "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
     }

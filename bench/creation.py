@@ -64,7 +64,7 @@ def run(runs: int) -> Iterator[Row]:
 
 
 @contextmanager
-def raw_machine(folders: Folders) -> Iterator[Callable[[], None]]:
+def raw_machine(folders: Folders) -> Iterator[Callable[[], object]]:
     """The floor: runsc run by hand on the same image, namespace and overlay made ahead."""
     name = f"aenvbench{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory(prefix="aenv-bench-raw-") as base:

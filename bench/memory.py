@@ -1,4 +1,6 @@
-"""Memory per idle sandbox: by how much MemAvailable falls, and the PSS of its processes."""
+"""Memory per idle sandbox: the PSS of its processes (the guest's memory is theirs), and by how much
+MemAvailable falls.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ def run(runs: int) -> Iterator[Row]:
         more = [Sandbox.create("base", url=server.url, api_key=API_KEY) for _ in range(COUNT)]
         _settle()
         fallen = (before - _available()) / COUNT / MIB
-        resident = _pss(more[-1].id) / MIB
+        resident = sorted(_pss(sandbox.id) / MIB for sandbox in more)
         for sandbox in (first, *more):
             sandbox.kill()
-    yield Row(
-        "memory", f"per idle sandbox, MemAvailable over {COUNT}", fallen, "MiB", budget="≤ 25 MiB"
-    )
-    yield Row("memory", "per idle sandbox, PSS of its processes", resident, "MiB")
+    name = "per idle sandbox, PSS of its processes"
+    yield Row("memory", name, resident[COUNT // 2], "MiB", budget="≤ 25 MiB")
+    name = f"per idle sandbox, fall of MemAvailable over {COUNT} (quiet hosts only)"
+    yield Row("memory", name, fallen, "MiB", budget="≤ 25 MiB")
 
 
 def _settle() -> None:

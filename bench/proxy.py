@@ -23,7 +23,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from bench.harness import Row, free_port
 
@@ -193,13 +195,13 @@ def wrk(where: Endpoint, connections: int, seconds: float) -> Load:
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     if "Non-2xx" in out or "Socket errors" in out:
         raise RuntimeError(out)
-    rps = float(re.search(r"Requests/sec:\s+([\d.]+)", out)[1])
+    rps = float(re.findall(r"Requests/sec:\s+([\d.]+)", out)[0])
     quantiles = dict(re.findall(r"(50|99)%\s+([\d.]+[mu]?s)", out))
     return Load(rps, seconds_of(quantiles["50"]), seconds_of(quantiles["99"]))
 
 
 def seconds_of(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)([mu]?s)", text).groups()
+    number, unit = re.findall(r"([\d.]+)([mu]?s)", text)[0]
     return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
 
 
@@ -209,13 +211,17 @@ async def raw_load(where: Endpoint, connections: int, seconds: float) -> Load:
     ends = loop.time() + seconds
     clients = [RawClient(where, latencies, ends) for _ in range(connections)]
     for client in clients:
-        await loop.create_connection(lambda client=client: client, where.host, where.port)
+        await loop.create_connection(partial(_same, client), where.host, where.port)
     async with asyncio.timeout(seconds + 10):
         await asyncio.gather(*(client.done for client in clients))
     latencies.sort()
     count = len(latencies)
     p99 = latencies[min(count - 1, count * 99 // 100)]
     return Load(count / seconds, latencies[count // 2], p99)
+
+
+def _same(client: RawClient) -> RawClient:
+    return client
 
 
 class RawClient(asyncio.Protocol):
@@ -230,7 +236,7 @@ class RawClient(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self.send()
 
     def send(self) -> None:

@@ -36,7 +36,7 @@ class AsyncFiles:
     async def stream(self, path: str, *, user: str | None = None) -> AsyncGenerator[bytes, None]:
         """The file in pieces, for what does not fit in memory."""
         async with self._agent.download("/files", params=_query(path, user)) as answer:
-            async for chunk in answer.aiter_bytes(_CHUNK):
+            async for chunk in answer.aiter_bytes():
                 yield chunk
 
     async def write(
