@@ -1,4 +1,4 @@
-"""``aenv doctor`` on a real host: it agrees with itself, and its remedies mend what they are for."""
+"""``aenv doctor`` on a real host: it agrees with itself, its remedies mend what they name."""
 
 from __future__ import annotations
 
