@@ -70,7 +70,9 @@ def _tool_findings() -> list[Finding]:
     return [
         Finding("tools", Severity.OK, f"{tool} is installed")
         if shutil.which(tool)
-        else Finding("tools", Severity.MISSING, f"{tool} is missing", f"apt-get install -y {package}")
+        else Finding(
+            "tools", Severity.MISSING, f"{tool} is missing", f"apt-get install -y {package}"
+        )
         for tool, package in _TOOLS.items()
     ]
 
