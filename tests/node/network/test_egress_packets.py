@@ -10,7 +10,7 @@ import pytest
 
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.models.settings import EgressSettings, Settings
-from aenv.node.host import Host
+from aenv.node.host import Host, conntrack
 from aenv.node.network.slots import Slot, SlotPool
 
 from . import lab
@@ -189,3 +189,11 @@ async def test_an_error_about_anothers_connection_is_not_believed(
         assert lab.path_mtu(ours) == 1500
         lab.namespaces.enter(internet.internet, forge)  # a router may say so
         await eventually(lambda: lab.path_mtu(ours) == 600, within=2)
+
+
+async def test_a_flood_of_questions_stops_at_the_firewall(slot: Slot, pool: SlotPool) -> None:
+    """Each question of its own port: 4000 at once would be 4000 turns of the server's loop."""
+    for _ in range(4000):
+        with lab.guest_socket(slot.netns, socket.SOCK_DGRAM) as asker:
+            asker.sendto(b"?", (slot.gateway_ip, 53))
+    assert 500 < len(list(conntrack.opened_by(slot.guest_ip))) < 2100

@@ -4,7 +4,9 @@ Everything that comes from one of our interfaces is judged here, and dropped or 
 rule lets it pass:
 
 * ``arriving`` (before any destination NAT, so that a port the host publishes is no way in): the
-  source must be the slot's own; of the host's addresses only the slot's gateway answers, for DNS;
+  source must be the slot's own; of the host's addresses only the slot's gateway answers, for DNS,
+  and so many packets a second: each costs the server's event loop a turn, and the host's table of
+  connections an entry;
 * ``passing`` (forwarded): private ranges are closed, the rest is judged by the slot's policy, one
   map lookup away, so that replacing a policy is one transaction; to a guest only replies pass;
 * ``received`` (to the host): replies, DNS, and what the operator opened.
@@ -24,6 +26,8 @@ from aenv.node.network.slot import INTERFACE_PREFIX, Slot
 _REFUSE = "reject with icmp type admin-prohibited"
 _PORT = "meta l4proto { tcp, udp } th dport"
 _CONNECTIONS_PER_SLOT = 8192
+_LOOKUPS_PER_SLOT = 2048
+_DNS_PACKETS = "500/second burst 1000 packets"
 _HOST_PREFIX = 32
 
 
@@ -110,6 +114,8 @@ table {self.name} {{
   set addresses {{ type ipv4_addr; }}
   set private {{ type ipv4_addr; flags interval; elements = {{ {private} }} }}
   set connections {{ type ipv4_addr; size 65535; flags dynamic; }}
+  set lookups {{ type ipv4_addr; size 65535; flags dynamic; }}
+  set questions {{ type ipv4_addr; size 65535; timeout 1m; flags dynamic,timeout; }}
   map egress {{ type ifname : verdict; }}
 
   chain arriving {{
@@ -126,9 +132,14 @@ table {self.name} {{
   chain to_host {{
     ct state established ct direction reply accept
     meta l4proto icmp ct state related iifname . ct original ip daddr @guests accept
-    iifname . ip daddr @gateways {_PORT} 53 accept
+    iifname . ip daddr @gateways {_PORT} 53 goto asking
 {_lines(_host_targets(self.openings, "accept"))}
     {_REFUSE}
+  }}
+  chain asking {{
+    update @questions {{ ip saddr limit rate over {_DNS_PACKETS} }} drop
+    ct state new add @lookups {{ ip saddr ct count over {_LOOKUPS_PER_SLOT} }} drop
+    accept
   }}
   chain names {{
     type nat hook prerouting priority dstnat; policy accept;
