@@ -20,6 +20,7 @@ from aenv.models.errors import (
 )
 from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.node.engine import Capabilities, Isolation, Machine, MemoryImage
+from aenv.node.engines.gvisor.machine import GVisorMachine
 
 BOOT_ID = ["/bin/cat", "/proc/sys/kernel/random/boot_id"]
 
@@ -194,6 +195,27 @@ async def test_a_frozen_machine_is_still_frozen_for_the_next_server(
     await adopted.thaw()
 
     assert await healthy(adopted)
+
+
+@pytest.mark.gvisor
+@pytest.mark.parametrize("is_frozen", [False, True])
+async def test_a_freeze_or_thaw_that_a_dead_server_left_half_done_is_looked_into(
+    subject: Subject, machine: Machine, is_frozen: bool
+) -> None:
+    if not isinstance(machine, GVisorMachine):
+        pytest.skip("only gVisor does not tell whether it is frozen")
+    assert await healthy(machine)
+    if is_frozen:
+        await machine.freeze()
+    machine._bundle.mark_frozen(None)
+    await subject.restart()
+
+    adopted = await subject.engine.adopt(machine.sandbox_id)
+
+    assert adopted.frozen is is_frozen
+    await adopted.thaw()
+    assert await healthy(adopted)
+    assert not adopted.frozen
 
 
 async def test_a_frozen_machine_can_be_destroyed(subject: Subject, machine: Machine) -> None:

@@ -198,8 +198,8 @@ class Machine(ABC):
         """
 
     @property
-    def frozen(self) -> bool | None:
-        """None: a server died while it froze or thawed the machine, so nobody knows."""
+    def frozen(self) -> bool:
+        """Also of an adopted machine, whenever the server before died."""
         return False
 
     async def sync(self) -> None:

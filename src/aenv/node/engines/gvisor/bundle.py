@@ -94,14 +94,18 @@ class Bundle:
             raise EngineError(f"{self.config} does not tell its guest folder: {error!r}") from error
 
     def read_frozen(self) -> bool | None:
-        """None: the process that froze or thawed the machine did not come to an end with it."""
+        """None: who froze or thawed the machine did not come to an end with it."""
         try:
             return True if self.frozen.read_text() == _FROZEN else None
         except FileNotFoundError:
             return False
 
-    def mark_frozen(self, *, done: bool) -> None:
-        self.frozen.write_text(_FROZEN if done else "in transit")
+    def mark_frozen(self, frozen: bool | None) -> None:
+        """None before it is frozen or thawed, what it is afterwards."""
+        if frozen is False:
+            self.frozen.unlink(missing_ok=True)
+        else:
+            self.frozen.write_text(_FROZEN if frozen else "in transit")
 
     def read_state(self) -> dict[str, Any]:
         """runsc's own record of the container: pids and the control socket; empty if there is

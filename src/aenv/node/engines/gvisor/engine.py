@@ -181,7 +181,9 @@ class GVisorEngine(Engine):
         disk = await parts.disks.open(sandbox_id)
         facts = await asyncio.to_thread(bundle.read_facts)
         runsc = await parts.runsc_of(facts.runsc) or parts.runsc
-        return self._enlist(bundle, facts, slot, disk, runsc)
+        machine = self._enlist(bundle, facts, slot, disk, runsc)
+        await machine.resolve()
+        return machine
 
     async def reap(self, keep: frozenset[str]) -> list[str]:
         parts = self._parts

@@ -25,6 +25,7 @@ from aenv.node.engine import (
 from aenv.node.engines.gvisor import exits, images
 from aenv.node.engines.gvisor.bundle import Bundle, Facts
 from aenv.node.engines.gvisor.commands import Runsc
+from aenv.node.engines.gvisor.config import AGENT_ARGV
 from aenv.node.engines.gvisor.control import ControlSocket, ControlUnreachableError
 from aenv.node.engines.gvisor.fingerprint import cpu_features
 from aenv.node.engines.gvisor.parts import Parts
@@ -36,6 +37,7 @@ from aenv.node.supervisor.client import Ending
 log = logging.getLogger(__name__)
 
 _RETRY = 1.0
+_PROBE_TIMEOUT = 1.0
 
 
 class GVisorMachine(Machine):
@@ -81,8 +83,8 @@ class GVisorMachine(Machine):
         return GuestNetwork(self._slot.guest_ip, nameservers)
 
     @property
-    def frozen(self) -> bool | None:
-        return self._bundle.read_frozen()
+    def frozen(self) -> bool:
+        return self._bundle.read_frozen() is not False
 
     async def wait(self) -> SandboxExit:
         return await asyncio.shield(self._exit)
@@ -101,17 +103,30 @@ class GVisorMachine(Machine):
         async with self._freezing:
             self._require_alive()
             if not self.frozen:
-                self._bundle.mark_frozen(done=False)
+                self._bundle.mark_frozen(None)
                 await finish(self._pause())
-                self._bundle.mark_frozen(done=True)
+                self._bundle.mark_frozen(True)
 
     async def thaw(self) -> None:
         async with self._freezing:
             self._require_alive()
-            if self.frozen is not False:
-                self._bundle.mark_frozen(done=False)
+            if self.frozen:
+                self._bundle.mark_frozen(None)
                 await finish(self._resume())
-                self._bundle.frozen.unlink(missing_ok=True)
+                self._bundle.mark_frozen(False)
+
+    async def resolve(self) -> None:
+        """Find out whether it is frozen if a server died while it changed that: gVisor does not
+        tell, and dies of being thawed once too often. In a frozen machine no program ends.
+        """
+        if self._bundle.read_frozen() is not None or self._exit.done():
+            return
+        try:
+            await self._control.execute([*AGENT_ARGV, "--version"], {}, _PROBE_TIMEOUT)
+        except EngineError:
+            self._bundle.mark_frozen(True)
+        else:
+            self._bundle.mark_frozen(False)
 
     async def checkpoint(self, destination: Path) -> MemoryImage:
         async with self._freezing:
