@@ -67,14 +67,13 @@ def run(runs: int) -> Iterator[Row]:
 def raw_machine(folders: Folders) -> Iterator[Callable[[], object]]:
     """The floor: runsc run by hand on the same image, namespace and overlay made ahead."""
     name = f"aenvbench{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory(prefix="aenv-bench-raw-") as base:
-        work = Path(base)
-        lower, binary = asyncio.run(_image_and_binary(folders, work))
+    binary = asyncio.run(find(folders)).path
+    with base_image(folders) as work:
         subprocess.run(["ip", "netns", "add", name], check=True)
         try:
             for folder in ("upper", "work", "merged"):
                 (work / folder).mkdir()
-            options = f"lowerdir={lower},upperdir={work}/upper,workdir={work}/work"
+            options = f"lowerdir={work}/lower,upperdir={work}/upper,workdir={work}/work"
             mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(work / "merged")]
             subprocess.run(mount, check=True)
             (work / "config.json").write_text(json.dumps(_config(work, name)))
@@ -83,22 +82,30 @@ def raw_machine(folders: Folders) -> Iterator[Callable[[], object]]:
             yield lambda: subprocess.run(command, check=True, capture_output=True, timeout=60)
         finally:
             subprocess.run(["umount", str(work / "merged")], check=False, capture_output=True)
-            subprocess.run(["umount", str(work / "lower")], check=False, capture_output=True)
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-async def _image_and_binary(folders: Folders, work: Path) -> tuple[Path, Path]:
-    """The base image mounted once more for ourselves, so that the server's mounts stay its own."""
+@contextmanager
+def base_image(folders: Folders) -> Iterator[Path]:
+    """A folder of our own with the base image mounted on ``lower``, read-only."""
+    with tempfile.TemporaryDirectory(prefix="aenv-bench-raw-") as base:
+        work = Path(base)
+        asyncio.run(_mount_image(folders, work))
+        try:
+            yield work
+        finally:
+            subprocess.run(["umount", str(work / "lower")], check=True)
+
+
+async def _mount_image(folders: Folders, work: Path) -> None:
+    """Once more for ourselves, so that the server's mounts stay its own."""
     settings = Settings(folders=replace(folders, data=work / "data", run=work / "run"))
-    binary = await find(folders)
     images = ImageStore(settings, open_host(settings))
     image = await images.open("base")
-    lower = work / "lower"
-    lower.mkdir()
-    bind = ["mount", "--bind", str(image.rootfs.lowers[0]), str(lower)]
+    (work / "lower").mkdir()
+    bind = ["mount", "--bind", str(image.rootfs.lowers[0]), str(work / "lower")]
     subprocess.run(bind, check=True)  # noqa: ASYNC221
     await images.close()
-    return lower, binary.path
 
 
 def _config(work: Path, netns: str) -> dict[str, Any]:

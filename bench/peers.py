@@ -1,12 +1,14 @@
 """The same command by others, where installed: ``bwrap``, ``runc run``, SWE-ReX's local runtime.
 
-None of them gives a kernel of its own; they are here to show what that costs. SWE-ReX is looked for
+All on the image of the template ``base``. None of them gives a kernel of its own; they are here to
+show what that costs. SWE-ReX, which runs on the host itself, is looked for
 in a virtual environment beside those of the published clients (``.venvs/swe-rex``).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from aenv.models.folders import Folders
+from bench.creation import base_image
 from bench.harness import Row, interleave, spread
 
 COMMAND = ["/bin/bash", "-l", "-c", "true"]
@@ -38,18 +42,22 @@ asyncio.run(main())
 
 
 def run(runs: int) -> Iterator[Row]:
-    with ExitStack() as stack:
-        actions: dict[str, Callable[[], object]] = {"plain": lambda: _call(COMMAND)}
+    with base_image(Folders.resolve(os.environ)) as work, ExitStack() as stack:
+        root = str(work / "lower")
+        actions: dict[str, Callable[[], object]] = {
+            "chroot": lambda: _call(["chroot", root, *COMMAND])
+        }
         if shutil.which("bwrap"):
-            wrap = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--unshare-net", *COMMAND]
+            view = ["--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev"]
+            wrap = ["bwrap", *view, "--unshare-pid", "--unshare-net", *COMMAND]
             actions["bwrap"] = lambda: _call(wrap)
         if shutil.which("runc"):
             bundle = stack.enter_context(tempfile.TemporaryDirectory(prefix="aenv-bench-runc-"))
-            _write_bundle(Path(bundle))
+            _write_bundle(Path(bundle), root)
             runc = ["runc", "--root", f"{bundle}/state", "run", "-b", bundle, "aenv-bench"]
             actions["runc"] = lambda: _call(runc)
         samples = interleave(min(runs, 20), **actions)
-    floor = spread([1000 * s for s in samples["plain"]])["p50"]
+    floor = spread([1000 * s for s in samples["chroot"]])["p50"]
     for name, values in samples.items():
         figure = spread([1000 * s for s in values])
         yield Row("peers", f"{name}: bash -l -c true", figure["p50"], "ms", floor, detail=figure)
@@ -63,10 +71,10 @@ def _call(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
-def _write_bundle(bundle: Path) -> None:
+def _write_bundle(bundle: Path, root: str) -> None:
     subprocess.run(["runc", "spec"], cwd=bundle, check=True)
     config = json.loads((bundle / "config.json").read_text())
-    config["root"] = {"path": "/", "readonly": True}
+    config["root"] = {"path": root, "readonly": True}
     config["process"]["terminal"] = False
     config["process"]["args"] = COMMAND
     mounts = [m for m in config["mounts"] if m["destination"] != "/sys/fs/cgroup"]
