@@ -15,12 +15,15 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.server.apis import Api
 
+from aenv.control.instances import DataLock
 from aenv.models.errors import ConflictError, HostSetupError
 from aenv.models.folders import Folders
 from aenv.models.settings import Settings
 from aenv.server.listeners import bind, url_of
-from aenv.server.serve import serve
+from aenv.server.serve import announced, serve
+from aenv.store import credentials
 
 
 class Running:
@@ -189,3 +192,16 @@ def test_tls_has_a_certificate_for_the_wildcard_domain(tmp_path: Path) -> None:
         assert key.stat().st_mode & 0o077 == 0
     finally:
         server.end()
+
+
+async def test_who_finds_the_server_finds_its_key(api: Api) -> None:
+    """Programs that start a server look for the URL in the lock, then for the key."""
+    seen: list[str | None] = []
+
+    class Lock(DataLock):
+        def describe(self, url: str | None) -> None:
+            assert url
+            seen.append(credentials.local_key(api.settings.folders))
+
+    await announced(api.system, Lock(-1), None)()
+    assert seen == [api.system.keys.local]

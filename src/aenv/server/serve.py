@@ -76,7 +76,7 @@ async def _run(
             system = await opening
             try:
                 await loading
-                server = _server(system, secure, _announced(system, lock, ready))
+                server = _server(system, secure, announced(system, lock, ready))
                 await _until_stopped(server, main, stop, system.stop)
             finally:
                 await system.close()
@@ -161,14 +161,14 @@ def _server(
     return Server(config, listener, announce)
 
 
-def _announced(
-    system: System, lock: DataLock, ready: Ready | None
-) -> Callable[[], Awaitable[None]]:
+def announced(system: System, lock: DataLock, ready: Ready | None) -> Callable[[], Awaitable[None]]:
+    """What tells the programs of this machine that the server is there, once it listens."""
+
     async def announce() -> None:
         settings = system.settings
         url = url_of(settings.host, settings.port)
-        lock.describe(url)
         await system.keys.publish(settings.folders, url)
+        lock.describe(url)  # from here on programs find us, and the key with us
         log.info("server ready", url=url, instance=settings.folders.instance)
         if ready is not None:
             ready(url)
