@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aenv._version import __version__
 
 if TYPE_CHECKING:
+    from aenv.guest import Restore, on_restore
     from aenv.models.errors import AenvError
     from aenv.sdk import AsyncSandbox, CommandResult, Sandbox
 
@@ -19,10 +20,20 @@ _EXPORTS = {
     "AenvError": "aenv.models.errors",
     "AsyncSandbox": "aenv.sdk",
     "CommandResult": "aenv.sdk",
+    "Restore": "aenv.guest",
     "Sandbox": "aenv.sdk",
+    "on_restore": "aenv.guest",
 }
 
-__all__ = ["AenvError", "AsyncSandbox", "CommandResult", "Sandbox", "__version__"]
+__all__ = [
+    "AenvError",
+    "AsyncSandbox",
+    "CommandResult",
+    "Restore",
+    "Sandbox",
+    "__version__",
+    "on_restore",
+]
 
 
 def __getattr__(name: str) -> Any:

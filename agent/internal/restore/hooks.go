@@ -26,8 +26,14 @@ type Runner func(ctx context.Context, config *pb.ProcessConfig) error
 func (r *Restorer) runHooks(ctx context.Context, envs map[string]string) []string {
 	folder := filepath.Join(r.etc, hookFolder)
 	entries, err := os.ReadDir(folder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return []string{err.Error()}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if info, failed := os.Stat(folder); failed == nil {
+		err = errors.Join(err, trust(info))
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("restore hooks in %s: %v", folder, err)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	defer cancel()
@@ -46,8 +52,8 @@ func (r *Restorer) runHooks(ctx context.Context, envs map[string]string) []strin
 }
 
 func (r *Restorer) runHook(ctx context.Context, path string, info fs.FileInfo, envs map[string]string) error {
-	if info.Mode()&0o022 != 0 || !ownedByRoot(info) {
-		return errors.New("not run: it must belong to root and be writable by nobody else")
+	if err := trust(info); err != nil {
+		return err
 	}
 	err := r.run(ctx, &pb.ProcessConfig{Cmd: path, Envs: envs})
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -56,7 +62,11 @@ func (r *Restorer) runHook(ctx context.Context, path string, info fs.FileInfo, e
 	return err
 }
 
-func ownedByRoot(info fs.FileInfo) bool {
+// trust refuses what somebody else than root could have put there.
+func trust(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && stat.Uid == 0
+	if !ok || stat.Uid != 0 || info.Mode()&0o022 != 0 {
+		return errors.New("not run: it must belong to root and be writable by nobody else")
+	}
+	return nil
 }

@@ -14,7 +14,7 @@ import (
 	pb "aenv.dev/agent/internal/gen/process"
 )
 
-const keyTime = 20 * time.Second
+const keyTime = 8 * time.Second
 
 // renewKeys gives the machine SSH host keys of its own in place of those it shares with the snapshot's other children.
 func (r *Restorer) renewKeys(ctx context.Context) []string {

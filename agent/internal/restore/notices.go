@@ -3,6 +3,7 @@ package restore
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,7 +23,7 @@ const (
 	maxAnswer  = 1024
 	// maxOwed lines without an answer: nobody is listening, and the socket must not fill up.
 	maxOwed  = 16
-	patience = time.Second
+	patience = 2 * time.Second
 )
 
 // notices tells registered processes of restores over a Unix socket. Unlike TCP connections, those of a Unix socket
@@ -52,6 +53,10 @@ func (n *notices) listen(folder string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
+	// An image may have it already, and not as it must be: root writes into it.
+	if err := errors.Join(os.Chown(folder, os.Getuid(), os.Getgid()), os.Chmod(folder, 0o755)); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(folder, socketName)
 	_ = os.Remove(path)
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -71,7 +76,7 @@ func (n *notices) serve(ctx context.Context, listener *net.UnixListener) {
 		}
 		if err != nil {
 			n.log.System("error", fmt.Sprintf("cannot register a process for restores: %v", err), nil)
-			time.Sleep(patience) // out of descriptors, for example
+			time.Sleep(n.patience) // out of descriptors, for example
 			continue
 		}
 		n.register(connection)

@@ -240,6 +240,18 @@ func TestHooksRunByNameWithTheEvent(t *testing.T) {
 	}
 }
 
+func TestAFolderOfHooksThatOthersMayWriteIsNotTrusted(t *testing.T) {
+	s := newStage(t)
+	s.put(t, "aenv/restore.d/hook", "", 0o755)
+	if err := os.Chmod(filepath.Join(s.etc, hookFolder), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	failures := s.Restored(t.Context(), fork)
+	if len(failures) != 1 || !strings.Contains(failures[0], "restore.d: not run") || len(s.commands()) > 0 {
+		t.Errorf("failures %q, ran %q", failures, s.commands())
+	}
+}
+
 func TestSSHKeysAreNewInAForkAndKeptInAResume(t *testing.T) {
 	s := newStage(t)
 	s.put(t, "ssh/ssh_host_ed25519_key", "old", 0o600)

@@ -43,8 +43,8 @@ def on_restore(callback: _Callback) -> _Callback:
     """Call ``callback(restore)`` in a thread of its own after each restore of this sandbox.
 
     Callbacks run one after the other in the order of registration, after the random generators were
-    reseeded; together they have a second before the restore goes on without them. One that raises
-    is reported and does not keep the others from running. Usable as a decorator.
+    reseeded; together they have two seconds before the restore goes on without them. One that
+    raises is reported and does not keep the others from running. Usable as a decorator.
     """
     _listener.callbacks.append(callback)
     _listener.start()

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from aenv import guest
+import aenv
 from aenv.models.errors import HostSetupError
 
 _CA_BUNDLES = (
@@ -17,7 +17,7 @@ _CA_BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-_GUEST = Path(guest.__file__).parent
+_GUEST = Path(aenv.__file__).with_name("guest")
 _PYTHON = "python/aenv"
 _NO_FOLLOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
