@@ -32,6 +32,8 @@ from aenv.node.network.wiring import Wiring, netns_exists
 log = logging.getLogger(__name__)
 
 _RETRY = 5.0
+_LULL = 0.5
+"""Seconds a refill leaves the processors to the sandbox that took a slot, while slots are left."""
 _CLOSED = Egress(allow_internet=False)
 
 __all__ = ["Slot", "SlotPool"]
@@ -211,6 +213,8 @@ class SlotPool:
     async def _fill(self) -> None:
         while True:
             await self._wanted.wait()
+            if self._idle:
+                await asyncio.sleep(_LULL)
             try:
                 while len(self._idle) < self._size:
                     self._idle.append(await self._make_now())
