@@ -10,13 +10,16 @@ from typing import Any
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
+from aenv.control.forks import ForkRequest
 from aenv.control.keys import Caller
 from aenv.control.requests import CreateRequest
+from aenv.control.resumes import Call
 from aenv.control.system import System, Timing
+from aenv.models.errors import AenvError
 from aenv.models.folders import Folders
 from aenv.models.settings import Settings
 from aenv.store import sandboxes as rows
-from aenv.store.records import SandboxRecord
+from aenv.store.records import SandboxRecord, SnapshotRecord
 
 QUICK = Timing(template_wait=0.05, tick=0.01, retry_pause=0.01)
 
@@ -51,7 +54,7 @@ class House:
     async def restart(self) -> House:
         knobs, infos, entries = self.node.knobs, self.node.infos, self.node.entries
         ended = self.node.ended
-        self.node = FakeNode(self.node.running)
+        self.node = FakeNode(self.node.host)
         self.node.knobs, self.node.infos, self.node.entries = knobs, infos, entries
         self.node.ended = ended
         return await self.open()
@@ -63,6 +66,27 @@ class House:
     async def create(self, **options: Any) -> SandboxRecord:
         request = CreateRequest(**{"template": "base", "timeout": 300, **options})
         return await self.system.sandboxes.create(self.caller, request)
+
+    async def pause(self, sandbox_id: str, **options: Any) -> None:
+        await self.system.sandboxes.pause(self.caller, sandbox_id, **options)
+
+    async def connect(
+        self, sandbox_id: str, seconds: int = 60, **options: Any
+    ) -> tuple[SandboxRecord, bool]:
+        call = Call(seconds, **options)
+        return await self.system.sandboxes.connect(self.caller, sandbox_id, call)
+
+    async def snapshot(
+        self, sandbox_id: str, name: str | None = None, **options: Any
+    ) -> SnapshotRecord:
+        snapshots = self.system.snapshots
+        return await snapshots.create(self.caller.team, sandbox_id, name=name, **options)
+
+    async def fork(
+        self, sandbox_id: str, count: int = 1, **options: Any
+    ) -> list[SandboxRecord | AenvError]:
+        request = ForkRequest(count, **options)
+        return await self.system.forks.fork(self.caller, sandbox_id, request)
 
     async def row(self, sandbox_id: str) -> SandboxRecord:
         found = await self.system.catalog.read(lambda db: rows.get(db, sandbox_id))

@@ -10,6 +10,7 @@ from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
 from aenv.models.errors import (
+    CapabilityError,
     CapacityError,
     ConflictError,
     IdempotencyMismatchError,
@@ -220,8 +221,9 @@ class TestTemplates:
 @pytest.mark.parametrize(
     ("options", "error", "field"),
     [
-        ({"auto_pause": True}, NotBuiltYetError, "autoPause"),
-        ({"auto_resume": True}, NotBuiltYetError, "autoResume"),
+        ({"auto_pause": True, "engine": "plain"}, CapabilityError, "autoPause"),
+        ({"auto_resume": True, "engine": "plain"}, CapabilityError, "autoResume"),
+        ({"secret_env": ("KEY",)}, InvalidRequestError, "secretEnvVars"),
         (
             {"auto_resume": True, "auto_pause_memory": False},
             InvalidRequestError,

@@ -6,24 +6,39 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from aenv.models.errors import ConflictError, Culprit, NotFoundError
+from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
+from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Address, Capabilities, Finding, Isolation
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
 
 BASE = TemplateInfo("base", "sha256:base", 1000, 1_700_000_000.0)
-FAKE = Capabilities("fake", Isolation.NONE, needs_root=False)
+FAKE = Capabilities("fake", Isolation.NONE, needs_root=False, memory_snapshot=True, live_fork=True)
+PLAIN = Capabilities("plain", Isolation.NONE, needs_root=False)
 
 
 @dataclass
 class Knobs:
-    """``create_gate``/``destroy_gate``: calls wait until set. ``*_errors``: raised by the next
-    calls, one each.
+    """``*_gate``: calls wait until set, machines being copied frozen meanwhile. ``*_errors``:
+    raised by the next calls, one each.
+
+    ``keep_hot``: paused machines stay in memory. ``restorable``: memory images can be restored.
+    ``mute``: sandboxes whose agents do not answer.
     """
 
     create_gate: asyncio.Event | None = None
     destroy_gate: asyncio.Event | None = None
+    snapshot_gate: asyncio.Event | None = None
+    pause_gate: asyncio.Event | None = None
+    resume_gate: asyncio.Event | None = None
+    snapshot_errors: list[Exception] = field(default_factory=list)
+    pause_errors: list[Exception] = field(default_factory=list)
+    resume_errors: list[Exception] = field(default_factory=list)
+    delete_errors: list[Exception] = field(default_factory=list)
+    keep_hot: bool = True
+    restorable: bool = True
+    mute: set[str] = field(default_factory=set)
     create_errors: list[Exception] = field(default_factory=list)
     destroy_errors: list[Exception] = field(default_factory=list)
     network_errors: list[Exception] = field(default_factory=list)
@@ -33,11 +48,27 @@ class Knobs:
     build: TemplateProgress | None = None
 
 
-class FakeNode(Node):
-    """Machines are names in ``running``. ``calls`` is what was asked, in order."""
+@dataclass
+class FakeHost:
+    """What outlives a server: machines by sandbox, running or frozen after a pause, and images."""
 
-    def __init__(self, running: dict[str, SandboxSpec] | None = None) -> None:
-        self.running: dict[str, SandboxSpec] = {} if running is None else running
+    running: dict[str, SandboxSpec] = field(default_factory=dict)
+    hot: dict[str, SandboxSpec] = field(default_factory=dict)
+    images: dict[str, SnapshotImage] = field(default_factory=dict)
+
+
+class FakeNode(Node):
+    """Machines are names in ``running``, paused ones in ``hot``. ``frozen``: while being copied.
+    ``calls`` is what was asked, in order.
+    """
+
+    def __init__(self, host: FakeHost | None = None) -> None:
+        self.host = host or FakeHost()
+        self.running = self.host.running
+        self.hot = self.host.hot
+        self.images = self.host.images
+        self.frozen: set[str] = set()
+        self.notes: list[tuple[str, str, str]] = []
         self.knobs = Knobs()
         self.infos: dict[str, TemplateInfo] = {"base": BASE}
         self.entries: dict[str, list[LogEntry]] = {}
@@ -51,7 +82,8 @@ class FakeNode(Node):
         self, sandbox_id: str, *, code: int = 0, culprit: Culprit = Culprit.POLICY
     ) -> SandboxExit:
         """The machine ends by itself."""
-        self.running.pop(sandbox_id)
+        if self.running.pop(sandbox_id, None) is None:
+            del self.hot[sandbox_id]
         exit_ = SandboxExit(sandbox_id, code, culprit, f"init ended with {code}")
         self._exits.put_nowait(exit_)
         return exit_
@@ -63,13 +95,20 @@ class FakeNode(Node):
         if self.knobs.start_error:
             raise self.knobs.start_error
         wanted = {request.sandbox_id for request in adopt}
-        reaped = [name for name in self.running if name not in wanted]
+        paused = {request.sandbox_id for request in adopt if request.paused}
+        reaped = [name for name in (*self.running, *self.hot) if name not in wanted]
         for name in reaped:
-            del self.running[name]
+            self.running.pop(name, None)
+            self.hot.pop(name, None)
+        for name in [name for name in self.hot if name not in paused]:
+            self.running[name] = self.hot.pop(name)
+        for name in [name for name in self.images if name not in snapshots]:
+            del self.images[name]
         return Adoption(
             running=tuple(self._described(self.running[n]) for n in wanted if n in self.running),
             ended=tuple(exit_ for exit_ in self.ended if exit_.sandbox_id in wanted),
             reaped=tuple(reaped),
+            paused=tuple(self.hot),
         )
 
     async def close(self) -> None:
@@ -83,7 +122,7 @@ class FakeNode(Node):
         self._called("info", "")
         if self.knobs.info_error:
             raise self.knobs.info_error
-        return NodeInfo("n1", "0", (FAKE,), 2, 1.0, 100, 60, 1000, 400, "6.0", "x86_64")
+        return NodeInfo("n1", "0", (FAKE, PLAIN), 2, 1.0, 100, 60, 1000, 400, "6.0", "x86_64")
 
     async def probe(self) -> list[Finding]:
         return []
@@ -96,9 +135,10 @@ class FakeNode(Node):
             raise self.knobs.create_errors.pop(0)
         if spec.sandbox_id in self.running:
             raise ConflictError("exists")
+        mode = self._restore_mode(spec) if spec.snapshot else None
         self.running[spec.sandbox_id] = spec
         self.samples[spec.sandbox_id] = [SandboxMetrics(1.5, 2, 3.0, 4, 5, 6, 7, 8)]
-        return self._described(spec)
+        return self._described(spec, mode)
 
     async def destroy(self, sandbox_id: str) -> None:
         self._called("destroy", sandbox_id)
@@ -107,6 +147,7 @@ class FakeNode(Node):
         if self.knobs.destroy_errors:
             raise self.knobs.destroy_errors.pop(0)
         self.running.pop(sandbox_id, None)
+        self.hot.pop(sandbox_id, None)
 
     async def forget(self, sandbox_id: str) -> None:
         self._called("forget", sandbox_id)
@@ -151,6 +192,76 @@ class FakeNode(Node):
         ]
         return sorted(found, key=lambda entry: entry.seq, reverse=descending)[:limit]
 
+    async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
+        self.notes.append((sandbox_id, level, message))
+
+    async def healthy(self, sandbox_id: str) -> bool:
+        return sandbox_id not in self.knobs.mute
+
+    async def settle(self, sandbox_id: str) -> None:
+        self._called("settle", sandbox_id)
+
+    async def snapshot(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        self._called("snapshot", sandbox_id)
+        self.frozen.add(sandbox_id)
+        try:
+            if self.knobs.snapshot_gate:
+                await self.knobs.snapshot_gate.wait()
+            if self.knobs.snapshot_errors:
+                raise self.knobs.snapshot_errors.pop(0)
+            return self._keep(sandbox_id, snapshot_id, memory, parent)
+        finally:
+            self.frozen.discard(sandbox_id)
+
+    async def pause(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        self._called("pause", sandbox_id)
+        self.frozen.add(sandbox_id)
+        try:
+            if self.knobs.pause_gate:
+                await self.knobs.pause_gate.wait()
+            if self.knobs.pause_errors:
+                error = self.knobs.pause_errors.pop(0)
+                if isinstance(error, DiskFullError):
+                    self.hot[sandbox_id] = self.running.pop(sandbox_id)
+                raise error
+            image = self._keep(sandbox_id, snapshot_id, memory, parent)
+        finally:
+            self.frozen.discard(sandbox_id)
+        spec = self.running.pop(sandbox_id)
+        if memory and self.knobs.keep_hot:
+            self.hot[sandbox_id] = spec
+        return image
+
+    async def resume(self, spec: SandboxSpec) -> RunningSandbox:
+        self._called("resume", spec.sandbox_id)
+        if self.knobs.resume_gate:
+            await self.knobs.resume_gate.wait()
+        if self.knobs.resume_errors:
+            raise self.knobs.resume_errors.pop(0)
+        if spec.sandbox_id in self.running:
+            return self._described(self.running[spec.sandbox_id], RestoreMode.HOT)
+        hot = self.hot.pop(spec.sandbox_id, None)
+        if hot is not None and not spec.reboot:
+            self.running[spec.sandbox_id] = spec
+            return self._described(spec, RestoreMode.HOT)
+        mode = self._restore_mode(spec)
+        self.running[spec.sandbox_id] = spec
+        return self._described(spec, mode)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        self._called("delete_snapshot", snapshot_id)
+        if self.knobs.delete_errors:
+            raise self.knobs.delete_errors.pop(0)
+        self.images.pop(snapshot_id, None)
+
+    async def snapshots(self) -> list[SnapshotImage]:
+        self._called("snapshots", "")
+        return list(self.images.values())
+
     async def exits(self) -> AsyncIterator[SandboxExit]:  # type: ignore[override]
         while True:
             if self.knobs.exits_errors:
@@ -188,7 +299,42 @@ class FakeNode(Node):
     def _called(self, call: str, about: str) -> None:
         self.calls.append((call, about))
 
-    def _described(self, spec: SandboxSpec) -> RunningSandbox:
+    def _keep(
+        self, sandbox_id: str, snapshot_id: str, memory: bool, parent: str | None
+    ) -> SnapshotImage:
+        spec = self.running[sandbox_id]
+        image = SnapshotImage(
+            id=snapshot_id,
+            template=spec.template,
+            template_digest=BASE.digest,
+            resources=spec.resources,
+            created_at=1_800_000_000.0,
+            has_memory=memory,
+            fingerprint=None,
+            disk_bytes=3000,
+            own_bytes=1000,
+            memory_bytes=500 if memory else 0,
+            parent=parent,
+        )
+        self.images[snapshot_id] = image
+        return image
+
+    def _restore_mode(self, spec: SandboxSpec) -> RestoreMode:
+        image = self.images.get(spec.snapshot or "")
+        if image is None:
+            raise NotFoundError(f"there is no snapshot {spec.snapshot!r}")
+        warm = image.has_memory and self.knobs.restorable and not spec.reboot
+        return RestoreMode.WARM if warm else RestoreMode.DISK
+
+    def _described(self, spec: SandboxSpec, mode: RestoreMode | None = None) -> RunningSandbox:
+        image = self.images.get(spec.snapshot or "")
+        damaged = image is not None and image.has_memory and not self.knobs.restorable
         return RunningSandbox(
-            spec.sandbox_id, Address("127.0.0.1", 1), "127.0.0.1", self.infos["base"], "fake"
+            spec.sandbox_id,
+            Address("127.0.0.1", 1),
+            "127.0.0.1",
+            self.infos["base"],
+            "fake",
+            restored=mode,
+            note="its memory could not be restored" if damaged else None,
         )

@@ -104,8 +104,9 @@ class TestCreate:
     @pytest.mark.parametrize(
         ("extra", "status", "field"),
         [
-            ({"autoPause": True}, 501, "autoPause"),
-            ({"autoResume": {"enabled": True}}, 501, "autoResume"),
+            ({"autoPause": True, "engine": "plain"}, 400, "autoPause"),
+            ({"autoResume": {"enabled": True}, "engine": "plain"}, 400, "autoResume"),
+            ({"secretEnvVars": ["KEY"]}, 400, "secretEnvVars"),
             ({"autoResume": {"enabled": True}, "autoPauseMemory": False}, 400, "autoPauseMemory"),
             ({"volumeMounts": [{"name": "v", "path": "/v"}]}, 501, "volumeMounts"),
             ({"iam": {"tokens": {"t": {"audience": "a"}}}}, 501, "iam"),

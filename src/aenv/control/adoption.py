@@ -1,62 +1,138 @@
 """A server's first act: bring catalog and node to agree, whatever happened to either while it was
 away.
+
+| found in the catalog | machine there | machine gone |
+|---|---|---|
+| running | runs on | ended, with its exit |
+| pausing | runs on, without the image | paused, if the image is whole; else ended |
+| paused | stays frozen (hot) | stays paused; ended if it was in memory only |
+| resuming | runs | paused again |
+| creating, killing | destroyed | recorded as ended |
 """
 
 from __future__ import annotations
 
-import structlog
+from collections.abc import Iterable
 
-from aenv.control import creation
+import structlog
+from sqlalchemy import Connection
+
+from aenv.control import lookups
+from aenv.control.clocks import SECOND
 from aenv.control.deadlines import deadline
 from aenv.control.endings import Endings
+from aenv.control.images import record_of
 from aenv.control.routes import RouteTable
+from aenv.control.specs import route
+from aenv.control.states import transition
 from aenv.models.errors import AenvError, Culprit, InfrastructureError
 from aenv.models.sandboxes import SandboxExit, SandboxState
-from aenv.node.port import Adoption, AdoptRequest, Node
+from aenv.models.snapshots import PauseMode, SnapshotImage, SnapshotKind
+from aenv.node.port import Adoption, AdoptRequest, Node, RunningSandbox
 from aenv.store import sandboxes as rows
+from aenv.store import snapshots
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord
 
 log = structlog.get_logger()
 START_TIMEOUT = 300.0
+IMAGES_TIMEOUT = 60.0
 UNFINISHED = (
     SandboxState.CREATING,
     SandboxState.RUNNING,
     SandboxState.PAUSING,
+    SandboxState.PAUSED,
     SandboxState.RESUMING,
     SandboxState.KILLING,
 )
+ADOPTED = lookups.VISIBLE
 
 
 async def adopt(catalog: Catalog, node: Node, routes: RouteTable, endings: Endings) -> Adoption:
-    """Start the node with what should run. Running ones get their routes back; those that ended
-    meanwhile are recorded with their exit; half-made and half-ended ones are finished off (the node
-    reaps everything else).
+    """Start the node with what should be there, and settle what was under way. The node reaps
+    everything else, images included.
     """
-    unfinished = await catalog.read(lambda db: rows.in_states(db, UNFINISHED))
-    known = {record.id: record for record in unfinished}
-    wanted = tuple(_request(record) for record in known.values() if _should_run(record))
+    found = await catalog.read(lambda db: rows.in_states(db, UNFINISHED))
+    await catalog.write(snapshots.forget_unneeded)
+    keep = await catalog.read(snapshots.needed)
+    known = {record.id: record for record in found}
+    wanted = tuple(_request(record) for record in found if record.state in ADOPTED)
     async with deadline(START_TIMEOUT, "starting the node"):
-        outcome = await node.start(wanted)
+        outcome = await node.start(wanted, snapshots=keep)
+    images = await _images(node, known.values())
     for running in outcome.running:
-        record = known.pop(running.sandbox_id)
-        routes.publish(creation.route(record, running))
-    for exit_ in outcome.ended:
-        if known.pop(exit_.sandbox_id, None) is not None:
-            await endings.exited(exit_)
+        record = await _runs(catalog, known.pop(running.sandbox_id), running)
+        routes.publish(route(record, running))
+    exits = {exit_.sandbox_id: exit_ for exit_ in outcome.ended}
     for record in known.values():
-        await _finish(record, endings)
+        hot = record.id in outcome.paused
+        if not (hot or await _stays_paused(catalog, record, images)):
+            await _finish(record, endings, exits.get(record.id))
     log.info(
         "catalog and node agree",
         running=len(outcome.running),
+        hot=len(outcome.paused),
         ended=len(outcome.ended),
-        finished=len(known),
         reaped=len(outcome.reaped),
     )
     return outcome
 
 
-async def _finish(record: SandboxRecord, endings: Endings) -> None:
+async def _images(node: Node, found: Iterable[SandboxRecord]) -> dict[str, SnapshotImage]:
+    """What the node has kept; asked for only where something depends on it."""
+    if not any(record.snapshot_id for record in found):
+        return {}
+    async with deadline(IMAGES_TIMEOUT, "asking the node for its snapshots"):
+        return {image.id: image for image in await node.snapshots()}
+
+
+async def _runs(catalog: Catalog, record: SandboxRecord, running: RunningSandbox) -> SandboxRecord:
+    """A pause that was interrupted did not happen; a resume that was has."""
+    if record.state is SandboxState.RUNNING:
+        return record
+    image = record.snapshot_id
+
+    def record_it(db: Connection) -> SandboxRecord:
+        snapshots.remove(db, [image] if image else [])
+        return transition(
+            db,
+            record,
+            SandboxState.RUNNING,
+            snapshot_id=None,
+            pause_mode=None,
+            unresponsive_at_pause=False,
+            restored=running.restored,
+        )
+
+    return await catalog.write(record_it)
+
+
+async def _stays_paused(
+    catalog: Catalog, record: SandboxRecord, images: dict[str, SnapshotImage]
+) -> bool:
+    """Whether ``record`` goes on as paused: its image is there, or was recorded as whole."""
+    image = images.get(record.snapshot_id or "")
+    if record.state is SandboxState.PAUSED:
+        if record.snapshot_id is not None and image is None:
+            log.error("the image of a paused sandbox is missing", sandbox_id=record.id)
+        return record.snapshot_id is not None
+    if record.state is SandboxState.RESUMING and record.snapshot_id is not None:
+        await catalog.write(lambda db: transition(db, record, SandboxState.PAUSED))
+        return True
+    if record.state is SandboxState.PAUSING and image is not None:
+        kept = record_of(image, record, SnapshotKind.PAUSE, now=int(image.created_at * SECOND))
+        mode = PauseMode.FULL if image.has_memory else PauseMode.FILESYSTEM
+
+        def record_it(db: Connection) -> None:
+            transition(db, record, SandboxState.PAUSED, pause_mode=mode)
+            snapshots.add(db, kept)
+
+        await catalog.write(record_it)
+        return True
+    return False
+
+
+async def _finish(record: SandboxRecord, endings: Endings, exit_: SandboxExit | None) -> None:
     try:
         if record.state is SandboxState.KILLING:
             await endings.resume(record)
@@ -65,13 +141,10 @@ async def _finish(record: SandboxRecord, endings: Endings) -> None:
             await endings.abandon(record, lost)
         else:
             reason = "its machine was gone when the server came back"
-            await endings.exited(SandboxExit(record.id, None, Culprit.INFRASTRUCTURE, reason))
+            gone = SandboxExit(record.id, None, Culprit.INFRASTRUCTURE, reason)
+            await endings.exited(exit_ or gone)
     except AenvError as error:
         log.error("not finished, the sweep will", sandbox_id=record.id, error=str(error))
-
-
-def _should_run(record: SandboxRecord) -> bool:
-    return record.state in (SandboxState.RUNNING, SandboxState.PAUSING)
 
 
 def _request(record: SandboxRecord) -> AdoptRequest:
@@ -80,6 +153,7 @@ def _request(record: SandboxRecord) -> AdoptRequest:
         template=record.template,
         host_secret=record.host_secret,
         access_token=record.access_token,
+        paused=record.state is SandboxState.PAUSED,
         engine=record.engine,
         resources=record.resources,
     )

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
 
 from aenv.control import networks, quotas, requests
-from aenv.control.background import Background
-from aenv.control.boots import Boots
-from aenv.control.clocks import SECOND, Clock
-from aenv.control.endings import Endings
+from aenv.control.clocks import SECOND
 from aenv.control.keys import Caller
 from aenv.control.requests import CreateRequest
-from aenv.control.routes import Route, RouteTable
+from aenv.control.services import Services
+from aenv.control.specs import route, spec
+from aenv.control.starts import Start, Starts
 from aenv.control.states import StaleError, transition
-from aenv.control.telemetry import Telemetry
-from aenv.control.templates import Templates, template_id
 from aenv.models.errors import (
     AenvError,
     CapacityError,
@@ -34,13 +30,11 @@ from aenv.models.errors import (
     InfrastructureError,
 )
 from aenv.models.ids import new_sandbox_id, new_token
-from aenv.models.sandboxes import Resources, SandboxState
-from aenv.models.settings import Quotas, Settings
-from aenv.models.templates import TemplateInfo
-from aenv.node.port import Node, RunningSandbox, SandboxSpec
+from aenv.models.sandboxes import SandboxState
+from aenv.models.settings import Quotas
+from aenv.node.port import RunningSandbox
 from aenv.store import idempotency
 from aenv.store import sandboxes as rows
-from aenv.store.catalog import Catalog
 from aenv.store.records import IdempotencyRecord, SandboxRecord
 
 log = structlog.get_logger()
@@ -48,62 +42,59 @@ BOOT_TIMEOUT = 120.0
 KEY_LIFE = 24 * 3600 * SECOND
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What creation works with."""
-
-    catalog: Catalog
-    node: Node
-    routes: RouteTable
-    clock: Clock
-    boots: Boots
-    endings: Endings
-    templates: Templates
-    telemetry: Telemetry
-    background: Background
-    settings: Settings
-
-
 class Creation:
     """``closed`` refuses further creates while the server shuts down."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, starts: Starts) -> None:
         self._s = services
+        self._starts = starts
         self.closed = False
 
     async def create(self, caller: Caller, request: CreateRequest) -> SandboxRecord:
         """A running sandbox, or the one that this idempotency key already made."""
-        started = time.monotonic()
+        return await self.start(caller, request)
+
+    async def start(
+        self, caller: Caller, request: CreateRequest, start: Start | None = None
+    ) -> SandboxRecord:
+        """As :meth:`create`, from ``start`` instead of what the request names."""
+        began = time.monotonic()
         try:
-            record = await self._create(caller, request, started)
+            record = await self._create(caller, request, start, began)
         except AenvError as error:
             self._s.telemetry.create_failed(error.code)
             raise
+        self._s.deadline(record.end_at)
         return record
 
     async def _create(
-        self, caller: Caller, request: CreateRequest, started: float
+        self, caller: Caller, request: CreateRequest, start: Start | None, started: float
     ) -> SandboxRecord:
         if self.closed:
             raise CapacityError("the server is shutting down", retry_after=5)
         requests.check(request)
         if (made := await self._replay(caller, request)) is not None:
             return await self._join(made, request)
-        info = await self._s.templates.require(request.template)
-        draft = self._draft(caller, request, info)
-        task = self._s.background.start(self._make(request, draft, started), f"create {draft.id}")
+        if start is None:
+            start = await self._starts.of(caller.team, request)
+        if request.auto_pause or request.auto_resume:
+            await self._starts.check_pausing(start.engine or request.engine)
+        draft = self._draft(caller, request, start)
+        task = self._s.background.start(
+            self._make(request, draft, start, started), f"create {draft.id}"
+        )
         self._s.boots.making[draft.id] = task
         task.add_done_callback(lambda _: self._s.boots.making.pop(draft.id, None))
         return await asyncio.shield(task)
 
     async def _make(
-        self, request: CreateRequest, draft: SandboxRecord, started: float
+        self, request: CreateRequest, draft: SandboxRecord, start: Start, started: float
     ) -> SandboxRecord:
         made = await self._s.catalog.write(lambda db: self._reserve(db, request, draft))
         if made is not None:
             return await self._join(made, request)
         try:
-            running = await self._boot(draft, request)
+            running = await self._boot(draft, start)
             record = await self._record_running(draft, request, running)
         except BaseException as error:
             await self._s.endings.abandon(draft, error)
@@ -159,18 +150,9 @@ class Creation:
         now = self._s.clock.wall()
         await self._s.catalog.write(lambda db: rows.count_use(db, template, now))
 
-    async def _boot(self, draft: SandboxRecord, request: CreateRequest) -> RunningSandbox:
-        spec = SandboxSpec(
-            sandbox_id=draft.id,
-            template=draft.template,
-            resources=draft.resources,
-            network=request.network,
-            access_token=draft.access_token,
-            host_secret=draft.host_secret,
-            env_vars=dict(request.env_vars),
-            engine=request.engine,
-        )
-        call = asyncio.create_task(self._s.node.create(spec), name=f"boot {draft.id}")
+    async def _boot(self, draft: SandboxRecord, start: Start) -> RunningSandbox:
+        asked = spec(draft, snapshot=start.snapshot)
+        call = asyncio.create_task(self._s.node.create(asked), name=f"boot {draft.id}")
         self._s.boots.booting[draft.id] = call
         try:
             async with asyncio.timeout(BOOT_TIMEOUT):
@@ -199,14 +181,18 @@ class Creation:
                     engine=running.engine,
                     started_at=now,
                     end_at=now + request.timeout * SECOND,
+                    restored=running.restored,
+                    note=running.note,
                 )
             )
         except StaleError as error:
             raise _ended(draft) from error
         self._s.routes.publish(route(record, running))
+        if running.note is not None:
+            await self._s.events.note(record.id, running.note, level="warn")
         return record
 
-    def _draft(self, caller: Caller, request: CreateRequest, info: TemplateInfo) -> SandboxRecord:
+    def _draft(self, caller: Caller, request: CreateRequest, start: Start) -> SandboxRecord:
         now = self._s.clock.wall()
         return SandboxRecord(
             id=new_sandbox_id(),
@@ -214,10 +200,10 @@ class Creation:
             state=SandboxState.CREATING,
             team=caller.team,
             key_id=caller.key_id,
-            template_id=template_id(info.name),
-            template=info.name,
-            engine=request.engine or self._s.settings.engine,
-            resources=_resources(request, info, self._s.settings),
+            template_id=start.template_id,
+            template=start.template,
+            engine=start.engine or request.engine or self._s.settings.engine,
+            resources=start.resources,
             access_token=new_token(),
             host_secret=new_token(),
             traffic_token=None if request.network.allow_public_traffic else new_token(),
@@ -226,36 +212,18 @@ class Creation:
             created_at=now,
             started_at=now,
             end_at=now + request.timeout * SECOND,
+            env_vars={**start.env_vars, **request.env_vars},
+            secret_env=request.secret_env,
+            timeout=request.timeout,
+            auto_pause=request.auto_pause,
+            auto_pause_memory=request.auto_pause_memory,
+            auto_resume=request.auto_resume,
+            parent_sandbox=start.parent_sandbox,
+            parent_snapshot=start.parent_snapshot,
         )
 
     def _is_fresh(self, made: IdempotencyRecord) -> bool:
         return made.created_at > self._s.clock.wall() - KEY_LIFE
-
-
-def route(record: SandboxRecord, running: RunningSandbox) -> Route:
-    """Where the proxy finds a running sandbox."""
-    rules = networks.from_json(record.network)
-    return Route(
-        sandbox_id=record.id,
-        agent=(running.agent.host, running.agent.port),
-        guest_host=running.guest_host,
-        access_token=record.access_token,
-        traffic_token=record.traffic_token,
-        allow_public_traffic=rules.allow_public_traffic,
-        mask_request_host=rules.mask_request_host,
-    )
-
-
-def _resources(request: CreateRequest, info: TemplateInfo, settings: Settings) -> Resources:
-    """The request's figures, else the template's own, else the server's defaults (a template
-    without figures of its own carries the built-in ones).
-    """
-    base = info.resources if info.resources != Resources() else settings.defaults
-    return Resources(
-        cpu=request.cpu if request.cpu is not None else base.cpu,
-        memory_mb=request.memory_mb if request.memory_mb is not None else base.memory_mb,
-        disk_mb=request.disk_mb if request.disk_mb is not None else base.disk_mb,
-    )
 
 
 def _ended(draft: SandboxRecord) -> ConflictError:

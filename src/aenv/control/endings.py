@@ -1,7 +1,8 @@
 """How sandboxes end: killed, expired, exited by themselves, or never come to life.
 
 The order is always the same: ``killing`` and the reason are recorded (fenced: of two callers one
-wins), the route is withdrawn, the machine is destroyed, ``killed`` or ``failed`` is recorded.
+wins), the route is withdrawn, what is being done to it is called off, the machine is destroyed and
+the image it was paused in freed, ``killed`` or ``failed`` is recorded.
 Destroying is tried until it works; whatever a crash interrupts is finished at the next start.
 """
 
@@ -18,10 +19,11 @@ from aenv.control.clocks import Clock
 from aenv.control.routes import RouteTable
 from aenv.control.states import OVER, StaleError, final_state, transition
 from aenv.control.telemetry import Telemetry
+from aenv.control.turns import Turns
 from aenv.models.errors import AenvError, ConflictError, Culprit, SandboxNotFoundError
 from aenv.models.sandboxes import EndKind, SandboxExit, SandboxState
 from aenv.node.port import Node
-from aenv.store import idempotency
+from aenv.store import idempotency, snapshots
 from aenv.store import sandboxes as rows
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord
@@ -45,6 +47,7 @@ class Endings:
         boots: Boots,
         telemetry: Telemetry,
         background: Background,
+        turns: Turns,
         *,
         retry_pause: float = 1.0,
     ) -> None:
@@ -55,6 +58,7 @@ class Endings:
         self._boots = boots
         self._telemetry = telemetry
         self._background = background
+        self._turns = turns
         self._retry_pause = retry_pause
         self._finishing: set[str] = set()
 
@@ -78,7 +82,14 @@ class Endings:
         await self._finished(record)
 
     async def exited(self, exit_: SandboxExit) -> None:
-        """Record a machine that ended by itself, and clear away what is left of it."""
+        """Record a machine that ended by itself, and clear away what is left of it.
+
+        A paused sandbox has not ended with it: its image is on disk.
+        """
+        await self._turns.idle(exit_.sandbox_id)
+        record = await self._catalog.read(lambda db: rows.get(db, exit_.sandbox_id))
+        if record is None or (record.state is SandboxState.PAUSED and record.snapshot_id):
+            return
         kind = (
             EndKind.INFRASTRUCTURE
             if exit_.culprit is Culprit.INFRASTRUCTURE
@@ -175,6 +186,7 @@ class Endings:
         pause = self._retry_pause
         try:
             await self._boots.cancel(record.id)
+            await self._turns.cancel(record.id)
             self._routes.withdraw(record.id)
             while not await self._destroyed(record):
                 _settle(tried)
@@ -188,14 +200,24 @@ class Endings:
         try:
             async with asyncio.timeout(DESTROY_TIMEOUT):
                 await self._node.destroy(record.id)
-            final = final_state(record.end_kind)
-            await self._catalog.write(lambda db: transition(db, record, final))
+                if record.snapshot_id is not None:
+                    await self._node.delete_snapshot(record.snapshot_id)
+            await self._catalog.write(lambda db: _record_end(db, record))
         except ConflictError:
             return True
         except Exception as error:  # noqa: BLE001 - tried again until it works
             log.warning("sandbox not destroyed yet", sandbox_id=record.id, error=repr(error))
             return False
         return True
+
+
+def _record_end(db: Connection, record: SandboxRecord) -> None:
+    """Nothing of what was private to it is kept."""
+    transition(
+        db, record, final_state(record.end_kind), snapshot_id=None, env_vars={}, secret_env=()
+    )
+    if record.snapshot_id is not None:
+        snapshots.remove(db, [record.snapshot_id])
 
 
 def _settle(future: asyncio.Future[None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aenv.control.deadlines import deadline
@@ -32,11 +32,15 @@ class HostReport:
 
     @property
     def promised_cpu(self) -> float:
-        return sum(used.cpu for used in self.usage.values())
+        return sum(used.cpu for used in self._held())
 
     @property
     def promised_memory(self) -> int:
-        return sum(used.memory_mb for used in self.usage.values()) * 2**20
+        return sum(used.memory_mb for used in self._held()) * 2**20
+
+    def _held(self) -> Iterator[Usage]:
+        """Paused sandboxes are promised nothing."""
+        return (used for state, used in self.usage.items() if state is not SandboxState.PAUSED)
 
 
 class Hosts:

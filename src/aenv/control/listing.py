@@ -49,7 +49,7 @@ class Listing:
 def page(request: ListRequest, *, team: str, template: str | None, now: int) -> Page:
     """The catalog's question; one row more than the page holds, to see whether there is a next."""
     states = [state for name in request.states for state in _states(name)]
-    after = _decoded(request.token, ascending=request.ascending) if request.token else None
+    after = decoded(request.token, ascending=request.ascending) if request.token else None
     return Page(
         team=team,
         states=tuple(states),
@@ -65,7 +65,11 @@ def page(request: ListRequest, *, team: str, template: str | None, now: int) -> 
 
 def token_after(record: SandboxRecord, *, ascending: bool) -> str:
     """``base64url({RFC3339Nano}__{id}[__asc])``, as E2B's cursors."""
-    text = f"{nanosecond_time(record.started_at)}__{record.id}{'__asc' if ascending else ''}"
+    return token(record.started_at, record.id, ascending=ascending)
+
+
+def token(moment: int, name: str, *, ascending: bool = False) -> str:
+    text = f"{nanosecond_time(moment)}__{name}{'__asc' if ascending else ''}"
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
@@ -105,7 +109,8 @@ def _states(name: str) -> tuple[SandboxState, ...]:
     return STATES[name]
 
 
-def _decoded(token: str, *, ascending: bool) -> tuple[int, str]:
+def decoded(token: str, *, ascending: bool = False) -> tuple[int, str]:
+    """The time and id in a token of ours. InvalidRequestError for any other."""
     try:
         padded = token + "=" * (-len(token) % 4)
         parts = (

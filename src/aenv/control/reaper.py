@@ -5,6 +5,8 @@ outlives any failure.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -19,6 +21,7 @@ from aenv.node.port import Node
 from aenv.store import idempotency
 from aenv.store import sandboxes as rows
 from aenv.store.catalog import Catalog
+from aenv.store.records import SandboxRecord
 
 log = structlog.get_logger()
 TICK = 0.5
@@ -30,8 +33,8 @@ STUCK = (SandboxState.CREATING, SandboxState.KILLING)
 
 
 class Reaper:
-    """``tick``: the longest sleep in seconds, so a deadline passed during a suspend is seen soon
-    after.
+    """``expire`` ends or pauses what is due. ``tick``: the longest sleep in seconds, so a deadline
+    passed during a suspend is seen soon after.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Reaper:
         boots: Boots,
         background: Background,
         *,
+        expire: Callable[[SandboxRecord], Coroutine[Any, Any, None]],
         tick: float = TICK,
     ) -> None:
         self._catalog = catalog
@@ -51,6 +55,7 @@ class Reaper:
         self._endings = endings
         self._boots = boots
         self._background = background
+        self._expire_one = expire
         self._tick = tick
         self._pause = tick
         self._steps = StepDetector(clock)
@@ -91,7 +96,7 @@ class Reaper:
         self._wake.clear()
         due = await self._catalog.read(lambda db: rows.due(db, now))
         ended = [
-            self._background.start(self._endings.expire(record), f"expire {record.id}")
+            self._background.start(self._expire_one(record), f"expire {record.id}")
             for record in due
         ]
         if ended:

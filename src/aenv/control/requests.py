@@ -28,6 +28,7 @@ class CreateRequest:
     idempotency_key: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_env: tuple[str, ...] = ()
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     cpu: float | None = None
     memory_mb: int | None = None
@@ -50,6 +51,9 @@ def check(request: CreateRequest) -> None:
         raise NotBuiltYetError("iam: identity tokens are not built yet; leave the field out")
     _check_metadata(request.metadata)
     _check_variables(request.env_vars)
+    for name in request.secret_env:
+        if name not in request.env_vars:
+            raise InvalidRequestError(f"secretEnvVars: {name[:64]!r} is not among envVars")
 
 
 def check_timeout(seconds: int, field_name: str) -> None:
@@ -63,13 +67,6 @@ def _check_lifecycle(request: CreateRequest) -> None:
             "autoPauseMemory: false cannot be combined with autoResume: "
             "a filesystem-only snapshot is never resumed by traffic"
         )
-    if request.auto_pause:
-        raise NotBuiltYetError(
-            "autoPause: pausing is not built yet, so the sandbox would be lost at its timeout; "
-            "leave the field out and extend the timeout instead"
-        )
-    if request.auto_resume:
-        raise NotBuiltYetError("autoResume: resuming is not built yet; leave the field out")
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

@@ -16,18 +16,28 @@ from aenv.control import adoption
 from aenv.control.background import Background
 from aenv.control.boots import Boots
 from aenv.control.clocks import Clock, SystemClock
-from aenv.control.creation import Creation, Services
+from aenv.control.creation import Creation
+from aenv.control.doors import Doors
 from aenv.control.endings import Endings
+from aenv.control.events import Events
 from aenv.control.exits import Exits
+from aenv.control.forks import Forks
 from aenv.control.hosts import Hosts
 from aenv.control.idling import Activity, IdleWatch
+from aenv.control.images import Images
 from aenv.control.keys import Keys
 from aenv.control.observations import Observations
+from aenv.control.pauses import Pauses
 from aenv.control.reaper import Reaper
+from aenv.control.resumes import Resumes
 from aenv.control.routes import RouteTable
 from aenv.control.sandboxes import Sandboxes
+from aenv.control.services import Services
+from aenv.control.snapshots import Snapshots
+from aenv.control.starts import Starts
 from aenv.control.telemetry import Telemetry
 from aenv.control.templates import Templates
+from aenv.control.turns import Turns
 from aenv.models.errors import AenvError
 from aenv.models.sandboxes import EndKind
 from aenv.models.settings import Settings
@@ -68,9 +78,11 @@ class System:
         self.keys = Keys(catalog, clock)
         self.templates = Templates(catalog, node, wait=timing.template_wait)
         self.hosts = Hosts(catalog, node, self.telemetry)
+        self.doors = Doors()
         self._loops: list[asyncio.Task[None]] = []
         self._background = Background()
         self._boots = Boots()
+        turns = Turns(catalog, self._background, retry_pause=timing.retry_pause)
         self._endings = Endings(
             catalog,
             node,
@@ -79,10 +91,18 @@ class System:
             self._boots,
             self.telemetry,
             self._background,
+            turns,
             retry_pause=timing.retry_pause,
         )
         self._reaper = Reaper(
-            catalog, node, clock, self._endings, self._boots, self._background, tick=timing.tick
+            catalog,
+            node,
+            clock,
+            self._endings,
+            self._boots,
+            self._background,
+            expire=lambda record: self.sandboxes.expire(record),
+            tick=timing.tick,
         )
         self._exits = Exits(node, self._endings, self._background)
         services = Services(
@@ -91,14 +111,24 @@ class System:
             routes=self.routes,
             clock=clock,
             boots=self._boots,
+            turns=turns,
+            doors=self.doors,
             endings=self._endings,
+            events=Events(node),
             templates=self.templates,
             telemetry=self.telemetry,
             background=self._background,
             settings=settings,
+            deadline=self._reaper.deadline,
         )
-        self._creation = Creation(services)
-        self.sandboxes = Sandboxes(services, self._creation, self._reaper.deadline)
+        images = Images(node, clock, self._background, pause=timing.retry_pause)
+        self.snapshots = Snapshots(services, images)
+        starts = Starts(node, self.templates, self.snapshots, settings)
+        self._creation = Creation(services, starts)
+        self.forks = Forks(services, self._creation, self.snapshots)
+        self.sandboxes = Sandboxes(
+            services, self._creation, Pauses(services, images), Resumes(services, images)
+        )
         self.observations = Observations(self.sandboxes, node)
 
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from aenv.models.sandboxes import EndKind, SandboxState
+from aenv.models.snapshots import RestoreMode
 from aenv.node.port import NodeInfo
 from aenv.store.records import Usage
 
@@ -41,6 +42,22 @@ class Telemetry:
         self._ends = Counter(
             "aenv_sandbox_ends", "Ended sandboxes by kind.", ["kind"], registry=self.registry
         )
+        self._pause_seconds = Histogram(
+            "aenv_sandbox_pause_seconds",
+            "Time to pause a sandbox.",
+            buckets=CREATE_BUCKETS,
+            registry=self.registry,
+        )
+        self._resume_seconds = Histogram(
+            "aenv_sandbox_resume_seconds",
+            "Time to resume a sandbox, by how it came back.",
+            ["mode"],
+            buckets=CREATE_BUCKETS,
+            registry=self.registry,
+        )
+        self._forks = Counter(
+            "aenv_sandbox_forks", "Forks by outcome.", ["outcome"], registry=self.registry
+        )
         self._requests = Counter(
             "aenv_http_requests",
             "Control requests by route template.",
@@ -56,7 +73,8 @@ class Telemetry:
         )
         self._states = self._gauge("aenv_sandboxes", "Sandboxes by state.", ["state"])
         self._promised = self._gauge(
-            "aenv_memory_promised_bytes", "Memory promised to sandboxes that have not ended."
+            "aenv_memory_promised_bytes",
+            "Memory promised to sandboxes that are neither paused nor ended.",
         )
         self._used = self._gauge("aenv_host_memory_used_bytes", "Memory in use on the host.")
         self._total = self._gauge("aenv_host_memory_total_bytes", "Memory of the host.")
@@ -76,6 +94,16 @@ class Telemetry:
         self.creates_failed += 1
         self._creates.labels(code).inc()
 
+    def paused(self, seconds: float) -> None:
+        self._pause_seconds.observe(seconds)
+
+    def resumed(self, mode: RestoreMode | None, seconds: float) -> None:
+        self._resume_seconds.labels(mode.value if mode else "boot").observe(seconds)
+
+    def forked(self, made: int, failed: int) -> None:
+        self._forks.labels("ok").inc(made)
+        self._forks.labels("failed").inc(failed)
+
     def ended(self, kind: EndKind) -> None:
         self._ends.labels(kind.value).inc()
 
@@ -91,7 +119,8 @@ class Telemetry:
         """The text of ``/metrics`` for the figures of this moment."""
         for state in LIVE:
             self._states.labels(state.value).set(usage.get(state, Usage()).sandboxes)
-        self._promised.set(sum(used.memory_mb for used in usage.values()) * 2**20)
+        held = (used for state, used in usage.items() if state is not SandboxState.PAUSED)
+        self._promised.set(sum(used.memory_mb for used in held) * 2**20)
         if host is not None:
             self._used.set(host.memory_total - host.memory_available)
             self._total.set(host.memory_total)

@@ -63,6 +63,10 @@ class Templates:
                 return template
         raise _unknown(reference)
 
+    async def exists(self, name: str) -> bool:
+        """Whether ``name`` is that of a template, built or built in."""
+        return name in BUILT_IN or name in [info.name for info in await self._infos()]
+
     async def require(self, reference: str) -> TemplateInfo:
         """The template to start. Starts or joins the build of a built-in one and waits for it a
         while.

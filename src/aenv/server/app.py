@@ -12,9 +12,22 @@ from aenv.control.system import System
 from aenv.server import errors, unbuilt
 from aenv.server.auth import Authenticated
 from aenv.server.middleware import Limited, Observed
-from aenv.server.routers import observations, operations, sandboxes, templates
+from aenv.server.routers import (
+    lifecycles,
+    observations,
+    operations,
+    sandboxes,
+    snapshots,
+    templates,
+)
 
-ORDER = (sandboxes.router, observations.router, operations.router)
+ORDER = (
+    sandboxes.router,
+    lifecycles.router,
+    snapshots.router,
+    observations.router,
+    operations.router,
+)
 
 
 def create_app(system: System) -> FastAPI:

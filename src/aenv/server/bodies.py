@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Header
 from pydantic import Field
 
+from aenv.control.forks import MAX_FORKS, ForkRequest
 from aenv.control.networks import NetworkRequest, policy
 from aenv.control.requests import CreateRequest
+from aenv.control.resumes import Call
 from aenv.models.errors import InvalidRequestError
 from aenv.server.wire import Body, StrictBody
 
@@ -62,8 +65,9 @@ class AutoResume(Body):
 
 
 class NewSandbox(Body):
-    """``cpuCount``, ``memoryMB``, ``diskSizeMB`` and ``engine`` are ours; E2B's clients do not send
-    them.
+    """``cpuCount``, ``memoryMB``, ``diskSizeMB``, ``engine`` and ``secretEnvVars`` are ours; E2B's
+    clients do not send them. ``secretEnvVars`` names those of ``envVars`` that forks and sandboxes
+    from snapshots are not given.
 
     ``secure`` is read and without effect: every sandbox is secured. ``mcp`` needs nothing of the
     server: the client starts the gateway by a command.
@@ -78,6 +82,7 @@ class NewSandbox(Body):
     allow_internet_access: bool | None = Field(None, alias="allow_internet_access")
     metadata: dict[str, str] | None = None
     env_vars: dict[str, str] | None = None
+    secret_env_vars: list[str] | None = None
     mcp: dict[str, Any] | None = None
     iam: dict[str, Any] | None = None
     volume_mounts: list[Any] | None = None
@@ -96,6 +101,7 @@ class NewSandbox(Body):
             idempotency_key=idempotency_key,
             metadata=self.metadata or {},
             env_vars=self.env_vars or {},
+            secret_env=tuple(dict.fromkeys(self.secret_env_vars or ())),
             network=policy(self._network()),
             cpu=self.cpu_count,
             memory_mb=self.memory_mb,
@@ -128,13 +134,48 @@ class NewSandbox(Body):
 
 
 class Connect(Body):
+    """``memory`` False: boot from the disk, whatever the pause has kept."""
+
     timeout: Seconds
     memory: bool | None = None
 
+    def call(self) -> Call:
+        return Call(self.timeout, reboot=self.memory is False)
 
-class ConnectV2(Body):
+
+class ConnectV2(Connect):
     timeout: Seconds = V2_TIMEOUT
+
+
+class Resume(Connect):
+    timeout: Seconds = V1_TIMEOUT
+    auto_pause: bool | None = None
+
+    def call(self) -> Call:
+        return replace(super().call(), auto_pause=self.auto_pause)
+
+
+class Pause(Body):
+    """``memory`` False: keep the disk alone."""
+
     memory: bool | None = None
+    require_healthy_guest: bool | None = None
+
+
+class NewSnapshot(Body):
+    name: Annotated[str, Field(max_length=300)] | None = None
+    memory: bool | None = None
+
+
+class Fork(Body):
+    """``secrets`` is ours: hand on the variables that were marked secret, too."""
+
+    timeout: Seconds = V2_TIMEOUT
+    count: Annotated[int, Field(ge=1, le=MAX_FORKS)] = 1
+    secrets: bool = False
+
+    def request(self) -> ForkRequest:
+        return ForkRequest(self.count, self.timeout, self.secrets)
 
 
 class Timeout(Body):

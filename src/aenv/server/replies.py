@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aenv.control import networks
-from aenv.control.sandboxes import SandboxRecord
+from aenv.control.sandboxes import SandboxRecord as SandboxRecord
 from aenv.control.system import System
 from aenv.models.sandboxes import (
     ENVD_VERSION,
@@ -59,6 +59,8 @@ class ListedSandbox(Reply):
     envd_version: str
     engine: str
     metadata: dict[str, str]
+    parent_sandbox_id: str | None
+    parent_snapshot_id: str | None
 
     @classmethod
     def of(cls, record: SandboxRecord, system: System) -> ListedSandbox:
@@ -79,6 +81,12 @@ class NetworkReply(Reply):
 
 
 class SandboxDetail(ListedSandbox):
+    """``restored``, ``note``, ``parentSandboxID`` and ``parentSnapshotID`` are ours: how it last
+    came back (hot, warm, or booted from its disk), why not as asked, what it was made from.
+
+    What has a default here is left out where there is nothing to say: E2B's clients take no null.
+    """
+
     envd_access_token: str
     traffic_access_token: str | None
     allow_internet_access: bool
@@ -86,10 +94,20 @@ class SandboxDetail(ListedSandbox):
     network: NetworkReply
     lifecycle: Lifecycle
     volume_mounts: list[Any]
+    pause_mode: str | None = None
+    envd_unresponsive_at_pause: bool | None = None
+    restored: str | None = None
+    note: str | None = None
 
     @classmethod
     def of(cls, record: SandboxRecord, system: System) -> SandboxDetail:
         rules = networks.from_json(record.network)
+        said: dict[str, Any] = {
+            "pause_mode": record.pause_mode,
+            "envd_unresponsive_at_pause": record.unresponsive_at_pause,
+            "restored": record.restored,
+            "note": record.note,
+        }
         return cls(
             **_listed(record, system),
             envd_access_token=record.access_token,
@@ -103,8 +121,12 @@ class SandboxDetail(ListedSandbox):
                 dns_servers=list(rules.dns_servers),
                 mask_request_host=rules.mask_request_host,
             ),
-            lifecycle=Lifecycle(),
+            lifecycle=Lifecycle(
+                auto_resume=record.auto_resume,
+                on_timeout="pause" if record.auto_pause else "kill",
+            ),
             volume_mounts=[],
+            **{name: value for name, value in said.items() if value},
         )
 
 
@@ -186,6 +208,8 @@ def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
         "envd_version": ENVD_VERSION,
         "engine": record.engine,
         "metadata": record.labels,
+        "parent_sandbox_id": record.parent_sandbox,
+        "parent_snapshot_id": record.parent_snapshot,
     }
 
 

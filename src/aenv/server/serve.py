@@ -135,8 +135,12 @@ def _server(
 ) -> Server:
     from aenv.server.app import create_app
     from aenv.server.proxy import make_protocol
+    from aenv.server.waking import waking
 
-    protocol = make_protocol(system.routes, is_credential=system.keys.is_valid)
+    protocol = make_protocol(
+        system.routes, resolve=waking(system), is_credential=system.keys.is_valid
+    )
+    system.doors.attach(protocol.proxy.gate)
     stats = protocol.proxy.stats
     system.telemetry.add_source(
         lambda: {f"aenv_proxy_{name}": float(value) for name, value in asdict(stats).items()}

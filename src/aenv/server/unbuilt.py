@@ -8,7 +8,6 @@ from fastapi import APIRouter
 
 from aenv.models.errors import NotBuiltYetError
 
-SNAPSHOTS = "pausing, resuming, forking and snapshots are not built yet"
 BUILDS = (
     "building templates over the API is not built yet; 'aenv template build' makes built-in ones"
 )
@@ -21,11 +20,6 @@ COLD = "starting from an image is not built yet; start from a template"
 ADMIN = "this admin route is not built yet"
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("POST", "/sandboxes/{sandboxID}/pause", SNAPSHOTS),
-    ("POST", "/sandboxes/{sandboxID}/resume", SNAPSHOTS),
-    ("POST", "/sandboxes/{sandboxID}/fork", SNAPSHOTS),
-    ("POST", "/sandboxes/{sandboxID}/snapshots", SNAPSHOTS),
-    ("GET", "/snapshots", SNAPSHOTS),
     ("POST", "/sandboxes-cold", COLD),
     ("POST", "/templates/tags", TAGS),
     ("DELETE", "/templates/tags", TAGS),

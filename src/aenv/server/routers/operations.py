@@ -1,4 +1,4 @@
-"""Health, metrics, nodes, snapshots by id, shutting down."""
+"""Health, metrics, nodes, shutting down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from aenv.control.telemetry import CONTENT_TYPE
-from aenv.models.errors import NotFoundError
 from aenv.server import bodies
 from aenv.server import node_replies as replies
 from aenv.server.routing import Caller, System, fails
@@ -36,12 +35,6 @@ async def nodes(system: System, caller: Caller) -> list[replies.NodeReply]:
 @router.get("/nodes/{node_id}", responses=fails(404))
 async def node(node_id: str, system: System, caller: Caller) -> replies.NodeReply:
     return replies.NodeReply.of(await system.hosts.get(node_id))
-
-
-@router.get("/snapshots/{snapshot_id:path}", status_code=404, response_model=None)
-async def snapshot(snapshot_id: str, caller: Caller) -> None:
-    """There are none before snapshots are built, so none is ever found."""
-    raise NotFoundError(f"there is no snapshot {snapshot_id[:255]!r}")
 
 
 @router.post("/admin/shutdown", responses=fails(403))

@@ -98,7 +98,7 @@ async def metrics_of_many(
     )
 
 
-@router.get("/sandboxes/{sandbox_id}", responses=fails(404))
+@router.get("/sandboxes/{sandbox_id}", response_model_exclude_unset=True, responses=fails(404))
 async def get(sandbox_id: str, system: System, caller: Caller) -> replies.SandboxDetail:
     return replies.SandboxDetail.of(await system.sandboxes.get(caller, sandbox_id), system)
 
@@ -106,23 +106,6 @@ async def get(sandbox_id: str, system: System, caller: Caller) -> replies.Sandbo
 @router.delete("/sandboxes/{sandbox_id}", status_code=204, responses=fails(404, 409))
 async def delete(sandbox_id: str, system: System, caller: Caller) -> None:
     await system.sandboxes.kill(caller, sandbox_id)
-
-
-@router.post("/sandboxes/{sandbox_id}/connect", responses=fails(404, 409))
-async def connect_v1(
-    sandbox_id: str, body: bodies.Connect, system: System, caller: Caller
-) -> replies.Sandbox:
-    record = await system.sandboxes.extend(caller, sandbox_id, body.timeout)
-    return replies.Sandbox.of(record, system)
-
-
-@router.post("/v2/sandboxes/{sandbox_id}/connect", responses=fails(404, 409))
-async def connect_v2(
-    sandbox_id: str, system: System, caller: Caller, body: bodies.ConnectV2 | None = None
-) -> replies.Sandbox:
-    seconds = (body or bodies.ConnectV2()).timeout
-    record = await system.sandboxes.extend(caller, sandbox_id, seconds)
-    return replies.Sandbox.of(record, system)
 
 
 @router.post("/sandboxes/{sandbox_id}/timeout", status_code=204, responses=fails(404, 409))

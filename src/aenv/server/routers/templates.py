@@ -74,7 +74,9 @@ async def get_template(
 
 @router.delete("/templates/{template_id:path}", status_code=204, responses=fails(404, 409))
 async def delete_template(template_id: str, system: System, caller: Caller) -> None:
-    await system.templates.delete(template_id)
+    """A snapshot, or a template."""
+    if not await system.snapshots.delete(caller.team, template_id):
+        await system.templates.delete(template_id)
 
 
 async def _all(system: System) -> list[replies.TemplateReply]:

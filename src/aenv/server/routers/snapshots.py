@@ -1,0 +1,37 @@
+"""``/snapshots``: list, look at. They are deleted as templates are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from aenv.control.snapshots import SnapshotRequest
+from aenv.server import snapshot_replies as replies
+from aenv.server.routing import Caller, System, fails
+
+router = APIRouter(tags=["snapshots"])
+
+
+@router.get("/snapshots", responses=fails())
+async def list_snapshots(
+    system: System,
+    caller: Caller,
+    response: Response,
+    sandbox_id: Annotated[str | None, Query(alias="sandboxID", max_length=64)] = None,
+    name: Annotated[str | None, Query(max_length=512)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 100,
+    next_token: Annotated[str | None, Query(alias="nextToken", max_length=512)] = None,
+) -> list[replies.SnapshotInfo]:
+    """The newest first."""
+    request = SnapshotRequest(sandbox_id or None, name or None, limit, next_token or None)
+    found, token = await system.snapshots.page(caller.team, request)
+    if token:
+        response.headers["x-next-token"] = token
+    return [replies.SnapshotInfo.of(record) for record in found]
+
+
+@router.get("/snapshots/{snapshot_id:path}", responses=fails(404))
+async def get_snapshot(snapshot_id: str, system: System, caller: Caller) -> replies.SnapshotDetail:
+    return replies.SnapshotDetail.of(await system.snapshots.get(caller.team, snapshot_id))
