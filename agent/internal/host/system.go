@@ -8,11 +8,16 @@ import (
 	"strings"
 )
 
+// maxKept bounds a file of which the guest's additions are kept.
+const maxKept = 64 << 10
+
 // System is the part of the machine that /init configures.
 type System struct {
 	Etc         string
 	DBus        string // its folder, which may hold a copy of the machine id
 	SetHostname func(string) error
+
+	written map[string]string // by /init, last
 }
 
 func (s *System) configure(q *initRequest) error {
@@ -53,16 +58,34 @@ func (s *System) resolver(servers []string) error {
 }
 
 // write replaces a file in place, because it may be a mount. A link (into a resolver's runtime folder, usually dangling
-// here) or a pipe (which would keep the agent waiting) gives way to a file.
+// here) or a pipe (which would keep the agent waiting) gives way to a file. What the guest has made of a file stays
+// where nothing new is to be said, and what it has added to one stays below.
 func (s *System) write(name, content string) error {
-	path := filepath.Join(s.Etc, name)
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+	before, known := s.written[name]
+	if known && before == content {
+		return nil
+	}
+	path, added := filepath.Join(s.Etc, name), ""
+	switch info, err := os.Lstat(path); {
+	case err != nil:
+	case !info.Mode().IsRegular():
 		if err := os.Remove(path); err != nil {
 			return err
+		}
+	case known && info.Size() <= maxKept:
+		if current, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(current), before) {
+			added = string(current[len(before):])
 		}
 	}
 	if err := os.MkdirAll(s.Etc, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(content), 0o644)
+	if err := os.WriteFile(path, []byte(content+added), 0o644); err != nil {
+		return err
+	}
+	if s.written == nil {
+		s.written = map[string]string{}
+	}
+	s.written[name] = content
+	return nil
 }

@@ -9,15 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	pb "aenv.dev/agent/internal/gen/process"
 )
 
-const (
-	hookFolder = "aenv/restore.d"
-	hookTime   = 5 * time.Second
-)
+const hookFolder = "aenv/restore.d"
 
 // Runner runs a command as root to its end, or kills it when ctx ends.
 type Runner func(ctx context.Context, config *pb.ProcessConfig) error
@@ -35,8 +31,6 @@ func (r *Restorer) runHooks(ctx context.Context, envs map[string]string) []strin
 	if err != nil {
 		return []string{fmt.Sprintf("restore hooks in %s: %v", folder, err)}
 	}
-	ctx, cancel := context.WithTimeout(ctx, hookTime)
-	defer cancel()
 	var failures []string
 	for _, entry := range entries {
 		path := filepath.Join(folder, entry.Name())
@@ -57,7 +51,7 @@ func (r *Restorer) runHook(ctx context.Context, path string, info fs.FileInfo, e
 	}
 	err := r.run(ctx, &pb.ProcessConfig{Cmd: path, Envs: envs})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("killed or not run: all hooks together may take %v", hookTime)
+		return fmt.Errorf("killed or not run: all hooks together may take %v", workTime)
 	}
 	return err
 }

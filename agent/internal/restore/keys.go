@@ -7,14 +7,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	pb "aenv.dev/agent/internal/gen/process"
 )
-
-const keyTime = 8 * time.Second
 
 // renewKeys gives the machine SSH host keys of its own in place of those it shares with the snapshot's other children.
 func (r *Restorer) renewKeys(ctx context.Context) []string {
@@ -28,8 +25,6 @@ func (r *Restorer) renewKeys(ctx context.Context) []string {
 			failures = append(failures, fmt.Sprintf("an SSH host key is shared with other sandboxes: %v", err))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyTime)
-	defer cancel()
 	if err := r.run(ctx, &pb.ProcessConfig{Cmd: "ssh-keygen", Args: []string{"-A"}}); err != nil {
 		failures = append(failures, fmt.Sprintf("the SSH host keys were removed and there are no new ones: ssh-keygen: %v", err))
 	}

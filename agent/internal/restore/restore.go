@@ -6,15 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"aenv.dev/agent/internal/logs"
 )
 
-const stateName = "restore.json"
+// workTime is what keys and hooks have together, so that the host need not wait for long.
+const workTime = 6 * time.Second
 
 // Mode says whether the sandbox is a copy with a new identity or the same one again.
 type Mode string
@@ -44,13 +45,12 @@ func (e *Event) environment() map[string]string {
 // Restorer does after a restore what the guest itself must do. Zero or one restore is under way.
 type Restorer struct {
 	etc     string // /etc
-	folder  string // of the socket and the state file
+	folder  string // of the socket
 	sshd    string // the daemon's pid file
 	log     *logs.Ring
 	run     Runner
 	notices *notices
 	mu      sync.Mutex
-	count   int
 }
 
 // New returns the restorer of a machine whose configuration is in etc and whose runtime files are in run.
@@ -75,38 +75,21 @@ func (r *Restorer) Start(ctx context.Context) {
 func (r *Restorer) Restored(ctx context.Context, event Event) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.count++
+	work, cancel := context.WithTimeout(ctx, workTime)
+	defer cancel()
 	var failures []string
 	if event.Mode == Fork {
-		failures = append(failures, r.renewKeys(ctx)...)
+		failures = append(failures, r.renewKeys(work)...)
 	}
-	failures = append(failures, r.runHooks(ctx, event.environment())...)
+	failures = append(failures, r.runHooks(work, event.environment())...)
 	line, err := json.Marshal(event)
-	if err == nil {
-		failures = append(failures, r.notices.tell(append(line, '\n'))...)
-		err = r.record(event)
-	}
 	if err != nil {
 		failures = append(failures, err.Error())
+	} else {
+		failures = append(failures, r.notices.tell(append(line, '\n'))...)
 	}
 	for _, failure := range failures {
 		r.log.System("error", failure, nil)
 	}
 	return failures
-}
-
-// record replaces the state file.
-func (r *Restorer) record(event Event) error {
-	content, err := json.Marshal(struct {
-		Event
-		Count int `json:"count"`
-	}{event, r.count})
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(r.folder, stateName)
-	if err := os.WriteFile(path+".new", append(content, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

@@ -131,11 +131,6 @@ func TestRegisteredProcessesAreToldBeforeItReturns(t *testing.T) {
 			}
 		}
 	}
-	content, err := os.ReadFile(filepath.Join(s.run, "aenv", stateName))
-	want := `{"mode":"fork","sandboxId":"child","lifeId":"life","away":1.5,"count":2}` + "\n"
-	if err != nil || string(content) != want {
-		t.Errorf("the state file: %q, %v", content, err)
-	}
 }
 
 func TestWhoComplainsOrIsLateIsNamed(t *testing.T) {

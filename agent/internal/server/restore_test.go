@@ -112,7 +112,7 @@ func TestAHookThatHangsIsKilledWithItsChildren(t *testing.T) {
 	s, etc := machine(t)
 	hook(t, etc, "hangs", "setsid sleep 1000 & echo $! > "+s.home+"/child; sleep 1000")
 	code, body := s.host(t, http.MethodPost, "/init", `{"restored":true,"lifeId":"one"}`)
-	if code != http.StatusOK || !strings.Contains(body, "killed or not run: all hooks together may take 5s") {
+	if code != http.StatusOK || !strings.Contains(body, "killed or not run: all hooks together may take 6s") {
 		t.Errorf("init: %d %s", code, body)
 	}
 	if _, log := s.host(t, http.MethodGet, "/aenv/health", ""); !strings.Contains(log, `"processes":0`) {

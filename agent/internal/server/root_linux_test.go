@@ -127,6 +127,32 @@ func TestInitConfiguresTheMachine(t *testing.T) {
 	}
 }
 
+func TestWhatTheGuestHasMadeOfAFileIsKept(t *testing.T) {
+	s, etc := accounts(t)
+	hosts := filepath.Join(etc, "hosts")
+	s.init(t, `{"hosts":"10.0.0.2 box\n","dnsServers":["10.0.0.1"]}`)
+	resolv := filepath.Join(etc, "resolv.conf")
+	for path, content := range map[string]string{hosts: "10.0.0.2 box\n1.2.3.4 db\n", resolv: "nameserver 9.9.9.9\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.init(t, `{"hosts":"10.0.0.6 box\n","dnsServers":["10.0.0.1"]}`)
+	if got := read(t, hosts); got != "10.0.0.6 box\n1.2.3.4 db\n" {
+		t.Errorf("the host's part changed, the guest's was added: %q", got)
+	}
+	if got := read(t, resolv); got != "nameserver 9.9.9.9\n" {
+		t.Errorf("nothing new was said: %q", got)
+	}
+	if err := os.WriteFile(hosts, []byte("mine\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.init(t, `{"hosts":"10.0.0.8 box\n"}`)
+	if got := read(t, hosts); got != "10.0.0.8 box\n" {
+		t.Errorf("something else was said, and nothing of it is left: %q", got)
+	}
+}
+
 func TestAFullDiskIsToldAndLeavesNoPart(t *testing.T) {
 	s, _ := accounts(t)
 	small := t.TempDir()
