@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -82,6 +84,20 @@ def test_machines_share_the_agents_folder_until_the_agent_changes(
     assert (made[0] / "agent").read_bytes() == b"binary"
     assert (newer / "agent").stat().st_mode & 0o777 == 0o755
     assert sorted((tmp_path / "s").iterdir()) == sorted({made[0], newer})
+
+
+def test_the_folder_holds_aenv_for_the_guests_python(agent: Path, tmp_path: Path) -> None:
+    folder = guest_folder(tmp_path / "s", agent, host_ca=False)
+    script = (
+        f"import sys; sys.path.append({str(folder / 'python')!r}); import aenv; print(aenv.__all__)"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout == "['Restore', 'on_restore']\n"
+    assert all(path.stat().st_mode & 0o005 == 0o005 for path in folder.rglob("*") if path.is_dir())
 
 
 def test_tmp_gets_an_entry_and_is_open_to_all(tmp_path: Path) -> None:
