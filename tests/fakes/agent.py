@@ -19,6 +19,7 @@ class AgentBehaviour:
     silent: bool = False
     health_status: int = 204
     init_status: int = 204
+    init_failures: list[str] = field(default_factory=list)
     metrics_status: int = 200
     commands: dict[str, int] = field(default_factory=dict)
 
@@ -116,6 +117,8 @@ class FakeAgent:
         if self.behaviour.init_status == 204:
             self.inits.append(json.loads(body))
             self.secrets.append(headers["x-aenv-host-secret"])
+            if self.behaviour.init_failures:
+                return 200, json.dumps({"failures": self.behaviour.init_failures}).encode()
         return self.behaviour.init_status, b""
 
     async def _logs(self, query: dict[str, list[str]]) -> tuple[int, bytes]:

@@ -54,6 +54,17 @@ async def test_init_sends_only_what_is_known(agent: FakeAgent):
     assert agent.inits[1].keys() == {"envVars", "timestamp"}
 
 
+async def test_init_tells_what_the_guest_could_not_do_after_a_restore(agent: FakeAgent):
+    found = client(await agent.start())
+    restored = AgentInit("i1", restored=True, life_id="life", away=2.5, secret_env=("KEY",))
+    assert await found.init(restored) == ()
+    told = {name: agent.inits[0][name] for name in ("restored", "lifeId", "away", "secretEnv")}
+    assert told == {"restored": True, "lifeId": "life", "away": 2.5, "secretEnv": ["KEY"]}
+    agent.behaviour.init_failures = ["a hook failed"]
+    assert await found.init(restored) == ("a hook failed",)
+    assert await found.initialise(restored, timeout=5) == ("a hook failed",)
+
+
 async def test_nobody_listening_is_unreachable_not_a_hang():
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         address = Address(*reserved.getsockname())
