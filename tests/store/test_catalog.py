@@ -191,3 +191,12 @@ class TestSchema:
 
         with pytest.raises(InfrastructureError, match=r"9999.*newer aenv"):
             schema.bring_up_to_date(path)
+
+
+async def test_a_failed_statement_does_not_tell_its_values(tmp_path: Path) -> None:
+    catalog = await Catalog.open(tmp_path / "c.sqlite")
+    statement = text("INSERT INTO template_uses VALUES (:secret, NULL, :secret)")
+    with pytest.raises(DBAPIError) as refused:
+        await catalog.write(lambda db: db.execute(statement, {"secret": "s3cr3t"}))
+    assert "s3cr3t" not in str(refused.value)
+    await catalog.close()

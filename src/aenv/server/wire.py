@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
+DEEPEST = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -28,11 +30,40 @@ class Body(BaseModel):
 
     model_config = ConfigDict(alias_generator=wire_name, strict=True, extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_cannot_be_kept(cls, data: Any) -> Any:
+        _check(data)
+        return data
+
 
 class StrictBody(Body):
     """For what must never be accepted and ignored."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def _check(data: object) -> None:
+    """JSON can write half of a surrogate pair, which neither UTF-8 nor the catalog can hold, and
+    values so deep that they cannot be written again. ValueError.
+    """
+    waiting = [(data, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, str) and not item.isascii():
+            _check_text(item)
+        elif isinstance(item, dict | list):
+            if depth == DEEPEST:
+                raise ValueError(f"nested deeper than {DEEPEST} levels")
+            inner = [*item, *item.values()] if isinstance(item, dict) else item
+            waiting += [(one, depth + 1) for one in inner]
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a lone surrogate (\\ud800 to \\udfff) is no text") from None
 
 
 def wire_time(nanoseconds: int) -> str:

@@ -43,6 +43,7 @@ class Catalog:
             pool_size=READERS + 1,
             max_overflow=0,
             pool_reset_on_return=None,
+            hide_parameters=True,  # errors are logged, and rows hold secrets
         )
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
