@@ -19,7 +19,7 @@ from aenv.server.proxy.rewriting import IsCredential
 from aenv.server.proxy.routing import Target, is_host_only
 from aenv.server.proxy.settings import ProxySettings, ProxyStats
 from aenv.server.proxy.signatures import SignatureProbe
-from aenv.server.proxy.upstream import Traffic
+from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream, dial
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +122,26 @@ class Proxy:
             return found
         self.stats.refused_not_found += 1
         return replies.not_found(target, paused=found is not None and found.paused)
+
+    async def open(
+        self, target: Target, address: GuestAddress, loop: asyncio.AbstractEventLoop
+    ) -> Upstream | Reply:
+        """A fresh connection to a guest; not while it is frozen, when it would lose the SYN."""
+        try:
+            if target.sandbox_id in self.gate:
+                self.stats.parked += 1
+            async with self.gate.passing(target.sandbox_id):
+                self.stats.upstream_connects += 1
+                return await dial(address, loop, timeout=self.settings.connect_timeout)
+        except GateFullError:
+            self.stats.refused_limit += 1
+            return replies.on_hold(target)
+        except TimeoutError:
+            self.stats.refused_timeout += 1
+            return replies.connect_timeout(target)
+        except OSError:
+            self.stats.refused_port_closed += 1
+            return replies.port_closed(target)
 
     async def _resolve(self, sandbox_id: str) -> Route | Refusal | None:
         route = self.table.get(sandbox_id)

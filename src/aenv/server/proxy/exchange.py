@@ -22,7 +22,7 @@ from aenv.server.proxy.replies import Reply
 from aenv.server.proxy.responses import DONE, HEAD, RAW, Response
 from aenv.server.proxy.rewriting import guest_head
 from aenv.server.proxy.routing import Target
-from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream, dial
+from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -106,19 +106,12 @@ class Exchange:
             self._attach(upstream)
 
     async def _dial(self) -> None:
-        stats, timeout = self._proxy.stats, self._proxy.settings.connect_timeout
-        stats.upstream_connects += 1
-        try:
-            upstream = await dial(self._address, self._client.loop, timeout=timeout)
-        except TimeoutError:
-            stats.refused_timeout += 1
-            self._fail(replies.connect_timeout(self._target))
-        except OSError:
-            stats.refused_port_closed += 1
-            self._fail(replies.port_closed(self._target))
+        found = await self._proxy.open(self._target, self._address, self._client.loop)
+        if isinstance(found, Reply):
+            self._fail(found)
         else:
             self._task = None
-            self._attach(upstream)
+            self._attach(found)
 
     def _attach(self, upstream: Upstream) -> None:
         transport = upstream.transport
@@ -180,9 +173,13 @@ class Exchange:
             self._upstream.transport.resume_reading()
 
     def withdraw(self) -> None:
-        """The sandbox is gone."""
+        """The sandbox is gone or paused: what it has not seen yet may still be served."""
         if self.started:
             self._cut()
+        elif self._upstream is None and self._task is not None:
+            self._task.cancel()
+            self._traffic = None
+            self._task = self._client.loop.create_task(self._locate())
         else:
             self._proxy.stats.refused_not_found += 1
             self._fail(replies.not_found(self._target, paused=False))
