@@ -196,7 +196,7 @@ class TestSchema:
 async def test_a_failed_statement_does_not_tell_its_values(tmp_path: Path) -> None:
     catalog = await Catalog.open(tmp_path / "c.sqlite")
     statement = text("INSERT INTO template_uses VALUES (:secret, NULL, :secret)")
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises((DBAPIError, InfrastructureError)) as refused:
         await catalog.write(lambda db: db.execute(statement, {"secret": "s3cr3t"}))
-    assert "s3cr3t" not in str(refused.value)
+    assert "s3cr3t" not in f"{refused.value} {refused.value.__cause__}"
     await catalog.close()
