@@ -1,22 +1,26 @@
 """An engine whose machines are fake agents in this process.
 
-It honours the port; what it made and did not remove is in ``engine.alive``.
+It honours the port; what it made and did not remove is in ``engine.alive``. The disk of a machine
+is its ``disk``, a text; its memory is what its agent was told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.agent import AgentBehaviour, FakeAgent
 
-from aenv.models.errors import Culprit, EngineError
+from aenv.models.errors import Culprit, EngineError, ImageUnusableError, NotFoundError
 from aenv.models.sandboxes import AGENT_PORT, NetworkPolicy, SandboxExit
 from aenv.node.engine import (
     Address,
     Capabilities,
+    DiskImage,
     Engine,
     ExecResult,
     Finding,
@@ -36,6 +40,9 @@ FAKE = Capabilities(
     network_isolation=True,
     egress_policy=True,
     freeze=True,
+    memory_snapshot=True,
+    live_fork=True,
+    disk_snapshot=True,
 )
 
 
@@ -46,6 +53,9 @@ class FakeMachine(Machine):
         self.sandbox_id = spec.sandbox_id
         self.agent = FakeAgent(engine.behaviour)
         self.policies: list[NetworkPolicy] = [spec.network]
+        self.disk = engine.disks[spec.disk.name] if spec.disk else ""
+        self.is_frozen = False
+        self.remembered: list[dict[str, Any]] = []
         self._address = Address("127.0.0.1", 1)
         self._end: asyncio.Future[SandboxExit] = asyncio.get_running_loop().create_future()
 
@@ -72,18 +82,39 @@ class FakeMachine(Machine):
     async def exec(self, argv: Sequence[str], *, timeout: float = 30) -> ExecResult:
         raise EngineError("a fake machine runs no programs")
 
-    async def freeze(self) -> None: ...
+    @property
+    def frozen(self) -> bool:
+        return self.is_frozen
 
-    async def thaw(self) -> None: ...
+    async def freeze(self) -> None:
+        self._do("freeze")
+        self.is_frozen = True
+        self.agent.behaviour = replace(self.agent.behaviour, silent=True)
+
+    async def thaw(self) -> None:
+        self._do("thaw")
+        self.is_frozen = False
+        self.agent.behaviour = replace(self.agent.behaviour, silent=False)
+
+    async def sync(self) -> None:
+        self._do("sync")
 
     async def checkpoint(self, destination: Path) -> MemoryImage:
-        raise EngineError("a fake machine has no memory")
+        assert self.is_frozen
+        self._do("checkpoint")
+        await asyncio.to_thread(_write_pages, destination, self.agent.inits[-1:])
+        return MemoryImage(destination, "fake", self.engine.release)
+
+    async def save_disk(self, name: str) -> DiskImage:
+        self._do("save_disk")
+        self.engine.disks[name] = self.disk
+        return DiskImage(name, len(self.disk), 0)
 
     async def stats(self) -> MachineStats:
         if self._end.done():
             raise EngineError(self._end.result().reason)
         self.engine.cpu_seconds += 1
-        return MachineStats(self.engine.cpu_seconds, 5000, 3, 100, 200)
+        return MachineStats(self.engine.cpu_seconds, self.engine.memory_bytes, 3, 100, 200)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         self.policies.append(policy)
@@ -98,6 +129,13 @@ class FakeMachine(Machine):
         self._finish(SandboxExit(self.sandbox_id, 137, Culprit.CALLER, "destroyed"))
         self.engine.alive.discard(self.sandbox_id)
 
+    def _do(self, what: str) -> None:
+        self.engine.done.append(what)
+        if self._end.done():
+            raise EngineError(self._end.result().reason)
+        if errors := self.engine.errors.get(what):
+            raise errors.pop(0)
+
     def _finish(self, end: SandboxExit) -> None:
         if not self._end.done():
             self._end.set_result(end)
@@ -105,7 +143,10 @@ class FakeMachine(Machine):
 
 @dataclass
 class FakeEngine(Engine):
-    """``boot_gate`` holds boots back, ``boot_error`` fails them; machines outlive a node."""
+    """``boot_gate`` holds boots back, ``boot_error`` fails them; machines outlive a node.
+
+    ``errors``: what is raised by the next calls of a machine's method, or of ``restore``.
+    """
 
     behaviour: AgentBehaviour = field(default_factory=AgentBehaviour)
     capabilities: Capabilities = FAKE
@@ -119,6 +160,11 @@ class FakeEngine(Engine):
     booting: int = 0
     most_booting: int = 0
     cpu_seconds: float = 0.0
+    release: str = "1"
+    memory_bytes: int = 5000
+    disks: dict[str, str] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    errors: dict[str, list[Exception]] = field(default_factory=dict)
 
     async def probe(self) -> list[Finding]:
         return []
@@ -143,7 +189,25 @@ class FakeEngine(Engine):
             self.booting -= 1
 
     async def restore(self, spec: MachineSpec, image: MemoryImage) -> Machine:
-        raise EngineError("a fake machine has no memory")
+        self.done.append("restore")
+        if image.engine_version != self.release:
+            raise ImageUnusableError(f"made by release {image.engine_version}")
+        if errors := self.errors.get("restore"):
+            raise errors.pop(0)
+        machine = await self.boot(spec)
+        assert isinstance(machine, FakeMachine)
+        machine.remembered = json.loads((image.path / "pages").read_text())
+        return machine
+
+    async def disk_images(self) -> list[DiskImage]:
+        return [DiskImage(name, len(disk), len(disk)) for name, disk in self.disks.items()]
+
+    async def drop_disk(self, name: str) -> None:
+        self.disks.pop(name, None)
+
+    async def verify_disk(self, name: str) -> None:
+        if name not in self.disks:
+            raise NotFoundError(f"no disk {name}")
 
     async def adopt(self, sandbox_id: str) -> Machine:
         if sandbox_id not in self.machines:
@@ -155,3 +219,8 @@ class FakeEngine(Engine):
         for sandbox_id in gone:
             await self.machines[sandbox_id].destroy()
         return gone
+
+
+def _write_pages(folder: Path, remembered: list[dict[str, Any]]) -> None:
+    folder.mkdir()
+    (folder / "pages").write_text(json.dumps(remembered))

@@ -25,6 +25,7 @@ class FakeImages:
     ready: dict[str, TemplateInfo] = field(default_factory=lambda: {"base": BASE})
     unready: dict[str, TemplateProgress] = field(default_factory=dict)
     ensured: list[str] = field(default_factory=list)
+    pins: dict[str, list[Path]] = field(default_factory=dict)
 
     async def start(self) -> None: ...
 
@@ -35,6 +36,13 @@ class FakeImages:
         if progress.status is not TemplateStatus.READY:
             raise TemplateNotReadyError(f"template {name} {progress.fraction:.0%}, {progress.step}")
         return FakeImage(self.ready[name])
+
+    async def open_exact(self, name: str, digest: str) -> FakeImage | None:
+        info = self.ready.get(name)
+        return FakeImage(info) if info and info.digest == digest else None
+
+    async def pin(self, name: str, digest: str, holder: Path) -> None:
+        self.pins.setdefault(digest, []).append(holder)
 
     async def ensure(self, name: str, wait: float = 0) -> TemplateProgress:
         self.ensured.append(name)

@@ -28,7 +28,8 @@ class Admission:
     """``measure`` tells what the host has left now, in bytes.
 
     ``disk_room`` of :meth:`admit` is what the engine's own pool of disks has left beyond its
-    reserve; without one, or when it answers None, the host's disk and reserve count.
+    reserve; without one, or when it answers None, the host's disk and reserve count. ``relieve``
+    is asked for memory before a create waits or is refused for the lack of it; False: none.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Admission:
         disk_reserve: int,
         boots: int,
         patience: float = 30.0,
+        relieve: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._measure = measure
         self._reserve = Headroom(memory_reserve, disk_reserve)
         self._boots = boots
         self._patience = patience
+        self._relieve = relieve or _nothing_to_give
         self._turn = asyncio.Lock()
         self._released = asyncio.Event()
         self._promised: list[Headroom] = []
@@ -75,12 +78,18 @@ class Admission:
     async def _wait_for_room(self, demand: Headroom, disk_room: DiskRoom) -> None:
         while True:
             self._released.clear()
+            while self._lacks_memory(demand) and await self._relieve():
+                pass
             refusal = self._refusal(demand, await disk_room())
             if refusal is None and len(self._promised) < self._boots:
                 return
             if refusal is not None and not self._promised:
                 raise CapacityError(refusal, retry_after=RETRY_AFTER)
             await self._released.wait()
+
+    def _lacks_memory(self, demand: Headroom) -> bool:
+        promised = sum(promise.memory for promise in self._promised)
+        return demand.memory > self._measure().memory - self._reserve.memory - promised
 
     def _refusal(self, demand: Headroom, room: int | None) -> str | None:
         left = self._measure()
@@ -92,6 +101,10 @@ class Admission:
         if demand.disk > room - reserve - sum(p.disk for p in self._promised):
             return _short("disk", demand.disk, room, reserve)
         return None
+
+
+async def _nothing_to_give() -> bool:
+    return False
 
 
 async def _host_disk() -> int | None:

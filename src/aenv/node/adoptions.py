@@ -4,43 +4,97 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 from aenv.models.errors import AenvError, AgentUnreachableError, Culprit
-from aenv.models.sandboxes import AGENT_PORT, SandboxExit
-from aenv.models.templates import TemplateInfo
+from aenv.models.sandboxes import AGENT_PORT, Resources, SandboxExit
 from aenv.node.agents import AgentClient
-from aenv.node.engine import Machine
+from aenv.node.engine import Engine, Machine
 from aenv.node.engine_set import EngineSet
 from aenv.node.launches import Launcher
+from aenv.node.memos import Memo, Memos
 from aenv.node.port import AdoptRequest
-from aenv.node.residents import DESTROY_DEADLINE, Resident
+from aenv.node.residents import DESTROY_DEADLINE, HotPause, Resident
+from aenv.node.snapshots.store import SnapshotStore
 
 PROBE_TIMEOUT = 2.0
 _EXIT_IS_KNOWN = 1.0
+_DEAD_ALREADY = 0.1
 
 
-async def adopt(
-    engines: EngineSet, launcher: Launcher, request: AdoptRequest
-) -> Resident | SandboxExit:
-    """The resident, or how it ended meanwhile. A guest that hangs is alive, and adopted."""
-    try:
-        engine = await engines.get(request.engine)
-        machine = await engine.adopt(request.sandbox_id)
-        agent = AgentClient(
-            machine.address(AGENT_PORT),
-            host_secret=request.host_secret,
-            access_token=request.access_token,
-        )
-    except AenvError as error:
-        reason = f"it could not be taken over after a restart of the server: {error}"
-        return SandboxExit(request.sandbox_id, None, Culprit.INFRASTRUCTURE, reason)
-    if end := await _known_end(machine, agent):
-        with contextlib.suppress(AenvError, TimeoutError):
-            async with asyncio.timeout(DESTROY_DEADLINE):
-                await machine.destroy()
-        return end
-    info: TemplateInfo = await launcher.template(engine, request.template)
-    return Resident(request.sandbox_id, machine, engine.capabilities, agent, info)
+class Adopter:
+    def __init__(
+        self, engines: EngineSet, launcher: Launcher, memos: Memos, snapshots: SnapshotStore
+    ) -> None:
+        self._engines = engines
+        self._launcher = launcher
+        self._memos = memos
+        self._snapshots = snapshots
+
+    async def adopt(self, request: AdoptRequest) -> Resident | SandboxExit | None:
+        """The resident, or how it ended meanwhile; None: it is paused, and not in memory any more.
+
+        A guest that hangs is alive, and adopted.
+        """
+        try:
+            engine = await self._engines.get(request.engine)
+            machine = await engine.adopt(request.sandbox_id)
+            agent = AgentClient(
+                machine.address(AGENT_PORT),
+                host_secret=request.host_secret,
+                access_token=request.access_token,
+            )
+            if request.paused:
+                return await self._adopt_paused(request, engine, machine, agent)
+            if machine.frozen:  # the server died while it paused or copied it
+                await machine.thaw()
+        except AenvError as error:
+            if request.paused:
+                await self._give_up(request)
+                return None
+            reason = f"it could not be taken over after a restart of the server: {error}"
+            return SandboxExit(request.sandbox_id, None, Culprit.INFRASTRUCTURE, reason)
+        if end := await _known_end(machine, agent):
+            await _destroy(machine)
+            return end
+        return await self._resident(request, engine, machine, agent)
+
+    async def _adopt_paused(
+        self, request: AdoptRequest, engine: Engine, machine: Machine, agent: AgentClient
+    ) -> Resident | None:
+        """Frozen, it stays hot. One that runs was being resumed, and nobody was told: its snapshot
+        is what it is, if it has one.
+        """
+        memo = self._memos.read(request.sandbox_id)
+        snapshot_id = memo.paused_as if memo else None
+        if snapshot_id not in self._snapshots:
+            snapshot_id = None
+        if await _has_ended(machine) or (snapshot_id and not machine.frozen):
+            await _destroy(machine)
+            return None
+        await machine.freeze()
+        resident = await self._resident(request, engine, machine, agent)
+        resident.hot = HotPause(snapshot_id, time.monotonic())
+        return resident
+
+    async def _resident(
+        self, request: AdoptRequest, engine: Engine, machine: Machine, agent: AgentClient
+    ) -> Resident:
+        memo = self._memos.read(request.sandbox_id)
+        digest = memo.digest if memo else None
+        info = await self._launcher.template(engine, request.template, digest)
+        if memo is None:  # it was started by a server that wrote none
+            memo = Memo(request.template, info.digest, request.resources or Resources())
+        resident = Resident(request.sandbox_id, machine, engine.capabilities, agent, info)
+        resident.memo = memo
+        return resident
+
+    async def _give_up(self, request: AdoptRequest) -> None:
+        """Nothing may be left of a machine that is not taken over."""
+        self._engines.keep[request.engine] -= {request.sandbox_id}
+        with contextlib.suppress(AenvError):
+            engine = await self._engines.get(request.engine)
+            await engine.reap(self._engines.keep[request.engine])
 
 
 async def _known_end(machine: Machine, agent: AgentClient) -> SandboxExit | None:
@@ -54,6 +108,20 @@ async def _known_end(machine: Machine, agent: AgentClient) -> SandboxExit | None
         return SandboxExit(machine.sandbox_id, None, Culprit.INFRASTRUCTURE, str(error))
     finally:
         end.cancel()
+
+
+async def _has_ended(machine: Machine) -> bool:
+    end = asyncio.create_task(machine.wait())
+    await asyncio.wait({end}, timeout=_DEAD_ALREADY)
+    ended = end.done()
+    end.cancel()
+    return ended
+
+
+async def _destroy(machine: Machine) -> None:
+    with contextlib.suppress(AenvError, TimeoutError):
+        async with asyncio.timeout(DESTROY_DEADLINE):
+            await machine.destroy()
 
 
 async def _answers(agent: AgentClient) -> bool:

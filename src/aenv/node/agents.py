@@ -49,6 +49,10 @@ class AgentClient:
         self._host_headers = {"x-aenv-host-secret": host_secret}
         self._access_token = access_token
 
+    @property
+    def host_secret(self) -> str:
+        return self._host_headers["x-aenv-host-secret"]
+
     async def initialise(self, init: AgentInit, *, timeout: float) -> tuple[str, ...]:
         """Wait until the agent answers, then ``POST /init``, over one connection. Returns what the
         guest could not do after a restore: failing hooks, for example.
@@ -70,6 +74,12 @@ class AgentClient:
         """``POST /init`` to an agent that answers; returns as :meth:`initialise` does."""
         async with self._connection("/init", REPLY_TIMEOUT) as connection:
             return read_failures(await self._post_init(connection, init))
+
+    async def sync(self, *, timeout: float) -> None:
+        """Have the guest write its dirty files."""
+        async with self._connection("/aenv/sync", timeout) as connection:
+            reply = await connection.request("POST", "/aenv/sync", headers=self._host_headers)
+        expect(reply, 204, "/aenv/sync")
 
     async def health(self, *, timeout: float = 2.0) -> None:
         """Return if the agent answers."""

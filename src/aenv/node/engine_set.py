@@ -52,6 +52,9 @@ class EngineSet:
                 self._started.add(name)
             return engine
 
+    def started(self) -> tuple[Engine, ...]:
+        return tuple(self._built[name] for name in sorted(self._started))
+
     async def get_if_possible(self, name: str) -> Engine | None:
         """The engine, or None where the host cannot run it."""
         try:

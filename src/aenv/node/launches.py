@@ -1,61 +1,55 @@
-"""From a spec to a running sandbox, or to nothing at all: what fails or is cancelled is undone."""
+"""From a spec to a running sandbox, or to nothing at all: what fails or is cancelled is undone.
+
+A sandbox that starts from a snapshot goes on from its memory. If that cannot be restored it boots
+from the snapshot's disk instead, runs the template's start command, and says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import time
+import uuid
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from aenv.models.errors import (
-    AenvError,
+    AgentUnreachableError,
     EngineError,
     EnvironmentFaultError,
     HostSetupError,
-    NotFoundError,
-    TemplateBuildError,
-    TemplateNotReadyError,
+    ImageUnusableError,
 )
 from aenv.models.sandboxes import AGENT_PORT, SandboxExit
 from aenv.models.settings import Settings
-from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.models.snapshots import RestoreMode
+from aenv.models.templates import TemplateInfo
+from aenv.node import faults
 from aenv.node.admission import Admission
 from aenv.node.agents import AgentClient
-from aenv.node.engine import Engine, Isolation, Machine, MachineSpec, Rootfs
+from aenv.node.agentwire import AgentInit
+from aenv.node.engine import Capabilities, Engine, Isolation, Machine, MachineSpec
 from aenv.node.engine_set import EngineSet, require_policy
 from aenv.node.guests import guest_init
+from aenv.node.memos import Memos
+from aenv.node.origins import Origin, Origins
 from aenv.node.port import SandboxSpec
 from aenv.node.residents import Resident
+
+logger = logging.getLogger(__name__)
 
 AGENT_DEADLINE = 20.0
 READY_DEADLINE = 60.0
 READY_INTERVAL = 0.5
-BUILT_IN = ("base", "host")
+RESTORE_DEADLINE = 10.0
+RESTORES = 2
+"""How often a memory image is tried that this host should be able to restore."""
 
 T = TypeVar("T")
-
-
-class OpenImage(Protocol):
-    """A template that is there and mounted."""
-
-    @property
-    def info(self) -> TemplateInfo: ...
-    @property
-    def rootfs(self) -> Rootfs: ...
-
-
-class Images(Protocol):
-    """The part of ``images.ImageStore`` a node uses."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def open(self, name: str) -> OpenImage: ...
-    async def ensure(self, name: str, wait: float = 0) -> TemplateProgress: ...
-    async def progress(self, name: str) -> TemplateProgress: ...
-    async def list(self) -> list[TemplateInfo]: ...
-    async def delete(self, name: str) -> None: ...
 
 
 class Launcher:
@@ -65,43 +59,128 @@ class Launcher:
         self,
         settings: Settings,
         engines: EngineSet,
-        images: Images,
+        origins: Origins,
         admission: Admission,
+        memos: Memos,
         agent: Path,
     ) -> None:
         self._settings = settings
         self._engines = engines
-        self._images = images
+        self._origins = origins
         self._admission = admission
+        self._memos = memos
         self._agent = agent
 
-    async def launch(self, spec: SandboxSpec) -> Resident:
-        """Admit, boot, initialise, run the template's start command. Leaves nothing on failure."""
-        engine = await self._engines.get(spec.engine or self._settings.engine)
-        require_policy(engine.capabilities, spec.network)
+    async def launch(self, spec: SandboxSpec, *, same_life: bool = False) -> Resident:
+        """Admit, then boot and start the template's command, or go on from a snapshot; leaves
+        nothing on failure. ``same_life``: it is the sandbox of the snapshot, coming back.
+        """
+        if spec.snapshot is None:
+            engine = await self._engine(spec.engine)
+            require_policy(engine.capabilities, spec.network)
+            return await self._launch(spec, engine, await self._origins.template(engine, spec))
+        async with self._origins.snapshot(spec.snapshot) as stored:
+            engine = await self._engine(spec.engine or stored.manifest.engine)
+            require_policy(engine.capabilities, spec.network)
+            origin = await self._origins.of(stored, engine, spec, same_life=same_life)
+            return await self._launch(origin.completed(spec), engine, origin)
+
+    async def _engine(self, name: str | None) -> Engine:
+        return await self._engines.get(name or self._settings.engine)
+
+    async def _launch(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
         async with self._admission.admit(spec.resources, engine.disk_room):
-            info, rootfs = await self._open(engine, spec.template)
+            memo = origin.memo(spec)
+            self._memos.write(spec.sandbox_id, memo)
             async with AsyncExitStack() as undo:
-                machine = await engine.boot(self._machine_spec(spec, engine, rootfs))
-                undo.push_async_callback(_destroy, machine)
-                agent = AgentClient(
-                    machine.address(AGENT_PORT),
-                    host_secret=spec.host_secret,
-                    access_token=spec.access_token,
-                )
-                await alive(machine, self._initialise(spec, engine, machine, agent, info))
+                undo.callback(self._memos.remove, spec.sandbox_id)
+                await self._origins.pin(engine, memo, self._memos.place(spec.sandbox_id))
+                resident = await self._bring_up(spec, engine, origin)
+                resident.memo = memo
                 undo.pop_all()
-        return Resident(spec.sandbox_id, machine, engine.capabilities, agent, info)
+        return resident
 
-    async def template(self, engine: Engine, name: str) -> TemplateInfo:
+    async def _bring_up(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
+        """From memory if that works, else from its disk."""
+        note = origin.note
+        for _ in range(RESTORES if origin.memory else 0):
+            try:
+                return await self._restore(spec, engine, origin)
+            except ImageUnusableError as error:
+                note = f"its memory could not be restored ({error}): it was booted from its disk"
+                break
+            except (EngineError, AgentUnreachableError) as error:
+                note = f"its memory could not be restored ({error}): it was booted from its disk"
+        if note:
+            logger.warning("%s", note, extra={"sandbox_id": spec.sandbox_id})
+        resident = await self._boot(spec, engine, origin)
+        resident.note = note
+        return resident
+
+    async def _restore(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
+        assert origin.memory is not None
+        assert origin.stored is not None
+        async with AsyncExitStack() as undo:
+            machine_spec = self._machine_spec(spec, engine, origin)
+            machine = await engine.restore(machine_spec, origin.memory())
+            undo.push_async_callback(_destroy, machine)
+            await faults.reach("restore.restored")
+            agent = _client(machine, spec, origin.stored.private.host_secret)
+            init = self._init(spec, engine, machine, origin)
+            failures = await alive(machine, agent.initialise(init, timeout=RESTORE_DEADLINE))
+            await faults.reach("restore.told")
+            undo.pop_all()
+        return Resident(
+            spec.sandbox_id,
+            machine,
+            engine.capabilities,
+            _client(machine, spec),
+            origin.info,
+            restored=RestoreMode.WARM,
+            failures=failures,
+            log_seq=origin.log_seq,
+        )
+
+    async def _boot(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
+        async with AsyncExitStack() as undo:
+            machine = await engine.boot(self._machine_spec(spec, engine, origin))
+            undo.push_async_callback(_destroy, machine)
+            await faults.reach("create.booted")
+            agent = _client(machine, spec)
+            init = self._init(spec, engine, machine, origin)
+            failures = await alive(machine, _start(agent, init, origin.info))
+            undo.pop_all()
+        return Resident(
+            spec.sandbox_id,
+            machine,
+            engine.capabilities,
+            agent,
+            origin.info,
+            restored=RestoreMode.DISK if origin.stored else None,
+            failures=failures,
+            log_seq=0,
+        )
+
+    async def template(self, engine: Engine, name: str, digest: str | None) -> TemplateInfo:
         """What is known of a template for a sandbox that already runs."""
-        try:
-            info, _ = await self._open(engine, name)
-        except AenvError:
-            return TemplateInfo(name, digest="", size_bytes=0, built_at=0, reproducible=False)
-        return info
+        return await self._origins.known(engine, name, digest)
 
-    def _machine_spec(self, spec: SandboxSpec, engine: Engine, rootfs: Rootfs) -> MachineSpec:
+    def refreshed(self, spec: SandboxSpec, resident: Resident, away: float) -> AgentInit:
+        """What a guest is told that was frozen and runs on."""
+        assert resident.memo is not None
+        engine = resident.capabilities
+        known = {**resident.memo.env_vars, **spec.env_vars}
+        secret = spec.secret_env | frozenset(resident.memo.secret_env)
+        told = guest_init(
+            replace(spec, env_vars=known, secret_env=secret),
+            resident.template,
+            engine,
+            resident.machine.guest_network,
+            host_ca=self._injects_ca(engine),
+        )
+        return replace(told, restored=True, resumed=True, life_id=_new_life(), away=away)
+
+    def _machine_spec(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> MachineSpec:
         if not self._agent.is_file():
             raise HostSetupError(
                 f"the guest agent is missing at {self._agent}; reinstall aenv-platform, or run "
@@ -109,49 +188,41 @@ class Launcher:
             )
         return MachineSpec(
             sandbox_id=spec.sandbox_id,
-            rootfs=rootfs,
+            rootfs=origin.rootfs,
             resources=spec.resources,
             network=spec.network,
             hostname=spec.sandbox_id,
             agent=self._agent,
-            agent_env={"AENV_HOST_VERIFIER": hashlib.sha256(spec.host_secret.encode()).hexdigest()},
-            host_ca=self._injects_ca(engine),
+            agent_env={"AENV_HOST_VERIFIER": _verifier(spec)},
+            host_ca=self._injects_ca(engine.capabilities),
+            disk=origin.disk,
+            same_life=origin.same_life,
         )
 
-    def _injects_ca(self, engine: Engine) -> bool:
-        own_files = engine.capabilities.isolation is not Isolation.NONE
+    def _injects_ca(self, capabilities: Capabilities) -> bool:
+        own_files = capabilities.isolation is not Isolation.NONE
         return self._settings.inject_host_ca and own_files
 
-    async def _open(self, engine: Engine, name: str) -> tuple[TemplateInfo, Rootfs]:
-        if engine.capabilities.isolation is Isolation.NONE:
-            return _host_files(name), Rootfs(lowers=())
-        try:
-            image = await self._images.open(name)
-        except (TemplateNotReadyError, TemplateBuildError):
-            await self._images.ensure(name)
-            image = await self._images.open(name)
-        return image.info, image.rootfs
-
-    async def _initialise(
-        self,
-        spec: SandboxSpec,
-        engine: Engine,
-        machine: Machine,
-        agent: AgentClient,
-        template: TemplateInfo,
-    ) -> None:
-        init = guest_init(
+    def _init(
+        self, spec: SandboxSpec, engine: Engine, machine: Machine, origin: Origin
+    ) -> AgentInit:
+        told = guest_init(
             spec,
-            template,
+            origin.info,
             engine.capabilities,
             machine.guest_network,
-            host_ca=self._injects_ca(engine),
+            host_ca=self._injects_ca(engine.capabilities),
         )
-        await agent.initialise(init, timeout=AGENT_DEADLINE)
-        if template.start_cmd:
-            await agent.spawn(template.start_cmd, user=template.default_user)
-        if template.ready_cmd:
-            await _wait_ready(agent, template, template.ready_cmd)
+        if origin.stored is None:
+            return told
+        return replace(
+            told,
+            next_verifier=_verifier(spec),
+            restored=True,
+            resumed=origin.same_life,
+            life_id=_new_life(),
+            away=max(0.0, time.time() - origin.stored.manifest.created_at),
+        )
 
 
 async def alive(machine: Machine, work: Awaitable[T]) -> T:
@@ -167,6 +238,16 @@ async def alive(machine: Machine, work: Awaitable[T]) -> T:
         for pending in (task, end):
             pending.cancel()
         await asyncio.gather(task, end, return_exceptions=True)
+
+
+async def _start(agent: AgentClient, init: AgentInit, template: TemplateInfo) -> tuple[str, ...]:
+    """Initialise a fresh guest, run the template's start command, and wait for its ready one."""
+    failures = await agent.initialise(init, timeout=AGENT_DEADLINE)
+    if template.start_cmd:
+        await agent.spawn(template.start_cmd, user=template.default_user)
+    if template.ready_cmd:
+        await _wait_ready(agent, template, template.ready_cmd)
+    return failures
 
 
 async def _wait_ready(agent: AgentClient, template: TemplateInfo, command: str) -> None:
@@ -198,11 +279,18 @@ def _ended(found: SandboxExit) -> str:
     return f"the sandbox ended while it was being started: {found.reason}{code}"
 
 
-def _host_files(name: str) -> TemplateInfo:
-    """What an engine without isolation offers under a template's name: the host itself."""
-    if name not in BUILT_IN:
-        raise NotFoundError(
-            f"template {name!r} is unknown to an engine without isolation; it runs on the host's "
-            f"own files, as {' or '.join(BUILT_IN)}"
-        )
-    return TemplateInfo(name, digest="host", size_bytes=0, built_at=0, reproducible=False)
+def _client(machine: Machine, spec: SandboxSpec, secret: str | None = None) -> AgentClient:
+    """``secret``: what a restored agent still demands until it is told the sandbox's own."""
+    return AgentClient(
+        machine.address(AGENT_PORT),
+        host_secret=secret or spec.host_secret,
+        access_token=spec.access_token,
+    )
+
+
+def _verifier(spec: SandboxSpec) -> str:
+    return hashlib.sha256(spec.host_secret.encode()).hexdigest()
+
+
+def _new_life() -> str:
+    return uuid.uuid4().hex

@@ -1,74 +1,45 @@
 """The node in this process: engines, images, logs and metrics of this host behind the Node port.
 
-A sandbox is in ``_launches`` while it is being made and in ``_residents`` until nothing is left of
-it; a create and a destroy of one sandbox may overlap in any order.
+A sandbox is in ``_launching`` while it is being made and in ``_residents`` until nothing is left of
+it; a create and a destroy of one sandbox may overlap in any order. A paused one is a resident while
+its machine is frozen in memory, and nothing but a stored snapshot afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+import time
+from collections.abc import AsyncIterator
 
-import aenv
-from aenv.models.errors import (
-    AenvError,
-    ConflictError,
-    EngineError,
-    HostSetupError,
-    NotFoundError,
-)
+from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
 from aenv.models.settings import Settings
+from aenv.models.snapshots import SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node import leftovers
-from aenv.node.admission import MIB, Admission
-from aenv.node.adoptions import adopt as adopt_one
+from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
-from aenv.node.engine import Finding
-from aenv.node.engine_set import EngineSet, require_policy
-from aenv.node.engines import available, create_engine
+from aenv.node.captures import Capturer, Order
+from aenv.node.engine import Engine, Finding
+from aenv.node.engine_set import require_policy
 from aenv.node.guests import nameservers
-from aenv.node.host import Host, open_host
-from aenv.node.hosts import Headroom, describe, measure_headroom
-from aenv.node.images import ImageStore
-from aenv.node.launches import Images, Launcher
+from aenv.node.hosts import describe
+from aenv.node.launches import Launcher
+from aenv.node.launching import Launching
 from aenv.node.logfiles import LogQuery
 from aenv.node.logs import LogKeeper
+from aenv.node.memos import Memos
 from aenv.node.metrics import MetricsSampler
+from aenv.node.origins import Origins
+from aenv.node.parts import NodeParts, hot_budget
+from aenv.node.pauses import Pauses
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
-from aenv.node.residents import DESTROY_DEADLINE, Resident, Residents
+from aenv.node.residents import Resident, Residents
+from aenv.node.snapshots.store import SnapshotStore
+from aenv.node.stored import StoredSnapshots
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeParts:
-    """What a node is made of. ``agent``: the binary; ``measure``: what the host has left."""
-
-    engines: EngineSet
-    images: Images
-    agent: Path
-    measure: Callable[[], Headroom]
-
-    @classmethod
-    def of_this_host(cls, settings: Settings) -> Self:
-        return cls(
-            engines=EngineSet(settings, available(), create_engine),
-            images=ImageStore(settings, _host_if_root(settings)),
-            agent=Path(aenv.__file__).parent / "_bin" / "agent",
-            measure=lambda: measure_headroom(settings.folders.data),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    task: asyncio.Task[Resident]
-    template: str
 
 
 class LocalNode(Node):
@@ -80,18 +51,31 @@ class LocalNode(Node):
         self._measure = parts.measure
         self._engines = parts.engines
         self._images = parts.images
-        self._launcher = Launcher(
-            settings, parts.engines, parts.images, _admission(settings, parts), parts.agent
-        )
-        self._logs = LogKeeper(settings.folders.data / "logs")
+        folders = settings.folders
+        self._logs = LogKeeper(folders.data / "logs")
         self._sampler = MetricsSampler(self._on_hang)
-        self._residents = Residents(self._logs, self._sampler)
-        self._launches: dict[str, _Launch] = {}
+        self._memos = Memos(folders.instance_run / "residents")
+        self._residents = Residents(self._logs, self._sampler, self._memos)
+        self._snapshots = SnapshotStore(folders.data / "snapshots")
+        capturer = Capturer(self._snapshots, self._logs, parts.images)
+        self._pauses = Pauses(self._residents, capturer, self._memos, hot_budget(settings))
+        self._launcher = Launcher(
+            settings,
+            parts.engines,
+            Origins(parts.images, self._snapshots),
+            parts.admission(settings, self._pauses.relieve),
+            self._memos,
+            parts.agent,
+        )
+        self._launching = Launching(self.destroy)
+        self._stored = StoredSnapshots(parts.engines, self._snapshots, self._pauses)
 
     async def start(
         self, adopt: tuple[AdoptRequest, ...], *, snapshots: frozenset[str] = frozenset()
     ) -> Adoption:
         await self._logs.open(request.sandbox_id for request in adopt)
+        await asyncio.to_thread(self._memos.reap, frozenset(one.sandbox_id for one in adopt))
+        await self._snapshots.open(snapshots)
         for name in {request.engine for request in adopt}:
             self._engines.keep[name] = frozenset(r.sandbox_id for r in adopt if r.engine == name)
         await self._images.start()
@@ -99,27 +83,29 @@ class LocalNode(Node):
         for capabilities in self._engines.capabilities():
             if not capabilities.needs_root:
                 await self._engines.get_if_possible(capabilities.engine)
-        found = await asyncio.gather(
-            *(adopt_one(self._engines, self._launcher, request) for request in adopt)
-        )
+        await self._stored.reap(snapshots)
+        adopter = Adopter(self._engines, self._launcher, self._memos, self._snapshots)
+        found = await asyncio.gather(*(adopter.adopt(request) for request in adopt))
         for request, one in zip(adopt, found, strict=True):
             if isinstance(one, Resident):
                 self._residents.settle(one, request.resources)
         self._sampler.start()
+        self._pauses.squeeze()
+        here = [one for one in found if isinstance(one, Resident)]
         return Adoption(
-            running=tuple(one.describe() for one in found if isinstance(one, Resident)),
+            running=tuple(one.describe() for one in here if not one.hot),
             ended=tuple(one for one in found if isinstance(one, SandboxExit)),
             reaped=tuple(self._engines.reaped),
+            paused=tuple(one.sandbox_id for one in here if one.hot),
         )
 
     async def close(self) -> None:
-        launches = [launch.task for launch in self._launches.values()]
-        for task in launches:
-            task.cancel()
-        await asyncio.gather(*launches, return_exceptions=True)
+        await self._launching.close()
+        await self._pauses.close()
         await self._residents.close()
         await self._sampler.close()
         await self._logs.close()
+        await self._snapshots.close()
         await self._engines.close()
         await self._images.close()
 
@@ -138,30 +124,52 @@ class LocalNode(Node):
         return await self._engines.probe()
 
     async def create(self, spec: SandboxSpec) -> RunningSandbox:
-        if spec.sandbox_id in self._launches or self._residents.get(spec.sandbox_id):
-            raise ConflictError(f"sandbox {spec.sandbox_id} exists already")
-        task = asyncio.create_task(self._launch(spec), name=f"launch-{spec.sandbox_id}")
-        self._launches[spec.sandbox_id] = _Launch(task, spec.template)
-        task.add_done_callback(lambda _: self._launches.pop(spec.sandbox_id, None))
-        try:
-            resident = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and not _cancelling():
-                raise _killed(spec) from None
-            await asyncio.shield(self.destroy(spec.sandbox_id))
-            raise
-        if resident.departure is not None:
-            raise _killed(spec)
-        return resident.describe()
+        return await self._make(spec, same_life=False)
 
     async def destroy(self, sandbox_id: str) -> None:
-        if launch := self._launches.get(sandbox_id):
-            launch.task.cancel()
-            await asyncio.wait({launch.task}, timeout=DESTROY_DEADLINE)
-            if not launch.task.done():
-                raise EngineError(f"sandbox {sandbox_id} is being started and does not let go")
+        await self._launching.cancel(sandbox_id)
         if resident := self._residents.get(sandbox_id):
             await self._residents.leave(resident)
+
+    async def settle(self, sandbox_id: str) -> None:
+        await self._resident(sandbox_id).machine.sync()
+
+    async def snapshot(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        resident = self._resident(sandbox_id)
+        order = Order("snapshot", snapshot_id, memory, parent)
+        return await self._pauses.snapshot(resident, await self._engine_of(resident), order)
+
+    async def pause(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+    ) -> SnapshotImage:
+        resident = self._resident(sandbox_id)
+        order = Order("pause", snapshot_id, memory, parent)
+        return await self._pauses.pause(resident, await self._engine_of(resident), order)
+
+    async def resume(self, spec: SandboxSpec) -> RunningSandbox:
+        resident = self._residents.get(spec.sandbox_id)
+        if resident is not None and await self._thawed(resident, spec):
+            return resident.describe()
+        if spec.snapshot is None:
+            raise NotFoundError(f"sandbox {spec.sandbox_id} is not in memory, and has no snapshot")
+        return await self._make(spec, same_life=True)
+
+    async def demote(self, sandbox_id: str) -> bool:
+        """Give back the memory of a paused sandbox, which is restored from its snapshot when it is
+        resumed. False if there was none to give.
+        """
+        return await self._pauses.demote(sandbox_id)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._stored.delete(snapshot_id)
+
+    async def snapshots(self) -> list[SnapshotImage]:
+        return await self._stored.all()
+
+    async def verify_snapshot(self, snapshot_id: str) -> None:
+        await self._stored.verify(snapshot_id)
 
     async def forget(self, sandbox_id: str) -> None:
         self._sampler.forget(sandbox_id)
@@ -172,6 +180,8 @@ class LocalNode(Node):
         require_policy(resident.capabilities, policy)
         async with resident.network_lock:
             await resident.machine.set_network(policy)
+            if resident.hot is not None:
+                return  # its guest is told when it is resumed
             servers = nameservers(policy, resident.machine.guest_network)
             if servers != resident.nameservers:
                 await resident.agent.init(AgentInit(dns_servers=servers))
@@ -221,18 +231,46 @@ class LocalNode(Node):
 
     async def delete_template(self, name: str) -> None:
         used = [resident.template.name for resident in self._residents]
-        used += [launch.template for launch in self._launches.values()]
+        used += self._launching.templates()
         if count := used.count(name):
             raise ConflictError(
                 f"template {name!r} is in use by {count} sandboxes of this server; kill them first"
             )
         await self._images.delete(name)
 
-    async def _launch(self, spec: SandboxSpec) -> Resident:
-        resident = await self._launcher.launch(spec)
+    async def _make(self, spec: SandboxSpec, *, same_life: bool) -> RunningSandbox:
+        if spec.sandbox_id in self._launching or self._residents.get(spec.sandbox_id):
+            raise ConflictError(f"sandbox {spec.sandbox_id} exists already")
+        launch = self._launch(spec, same_life)
+        return (await self._launching.run(spec.sandbox_id, spec.template, launch)).describe()
+
+    async def _launch(self, spec: SandboxSpec, same_life: bool) -> Resident:
+        resident = await self._launcher.launch(spec, same_life=same_life)
         resident.nameservers = nameservers(spec.network, resident.machine.guest_network)
         self._residents.settle(resident, spec.resources)
+        for failure in resident.failures:
+            await self._logs.note(spec.sandbox_id, failure, level="error")
+        if resident.note:
+            await self._logs.note(spec.sandbox_id, resident.note, level="warn")
         return resident
+
+    async def _thawed(self, resident: Resident, spec: SandboxSpec) -> bool:
+        """Whether it was in memory and runs on."""
+        hot = resident.hot
+        if spec.reboot and hot and hot.snapshot_id and await self.demote(spec.sandbox_id):
+            return False
+
+        async def refresh(resident: Resident) -> None:
+            await resident.machine.set_network(spec.network)
+            init = self._launcher.refreshed(spec, resident, away)
+            resident.failures = await resident.agent.init(init)
+            resident.nameservers = nameservers(spec.network, resident.machine.guest_network)
+
+        away = time.monotonic() - hot.since if hot else 0.0
+        return await self._pauses.thaw(resident, refresh)
+
+    async def _engine_of(self, resident: Resident) -> Engine:
+        return await self._engines.get(resident.capabilities.engine)
 
     async def _on_hang(self, sandbox_id: str, hangs: bool) -> None:
         """Told in the sandbox's log and ours; what to do about it is its owner's decision."""
@@ -246,28 +284,3 @@ class LocalNode(Node):
         if resident is None:
             raise NotFoundError(f"sandbox {sandbox_id} does not run on this node")
         return resident
-
-
-def _admission(settings: Settings, parts: NodeParts) -> Admission:
-    return Admission(
-        parts.measure,
-        memory_reserve=settings.memory_reserve_mb * MIB,
-        disk_reserve=settings.disk_reserve_mb * MIB,
-        boots=max(4, 2 * (os.cpu_count() or 1)),
-    )
-
-
-def _host_if_root(settings: Settings) -> Host | None:
-    try:
-        return open_host(settings)
-    except HostSetupError:
-        return None
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _killed(spec: SandboxSpec) -> ConflictError:
-    return ConflictError(f"sandbox {spec.sandbox_id} was killed while it was starting")

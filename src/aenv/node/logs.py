@@ -82,6 +82,14 @@ class LogKeeper:
                 self._follow(sandbox_id, log, agent), name=f"logs-{sandbox_id}"
             )
 
+    def seen(self, sandbox_id: str) -> int:
+        """How far the agent's ring has been fetched, by the agent's count."""
+        return self._log(sandbox_id).files.last_agent_seq
+
+    def rewind(self, sandbox_id: str, agent_seq: int) -> None:
+        """The guest was set back: its ring goes on after ``agent_seq``."""
+        self._log(sandbox_id).files.last_agent_seq = agent_seq
+
     async def unfollow(self, sandbox_id: str, *, drain: bool = False) -> None:
         """Stop pulling; ``drain``: first fetch what the agent still holds, if it answers."""
         log = self._logs.get(sandbox_id)

@@ -99,7 +99,10 @@ class MetricsSampler:
     def track(
         self, sandbox_id: str, machine: Machine, agent: AgentClient, resources: Resources | None
     ) -> None:
-        self._tracked[sandbox_id] = _Tracked(machine, agent, resources)
+        """Samples of before, if there are any, are kept."""
+        before = self._tracked.get(sandbox_id)
+        ring = before.ring if before else SampleRing()
+        self._tracked[sandbox_id] = _Tracked(machine, agent, resources, ring)
 
     def untrack(self, sandbox_id: str) -> None:
         """No more samples; those taken stay until :meth:`forget`."""

@@ -1,5 +1,6 @@
 """The sandboxes that live on this node: watched, logged, measured, and sent away once.
 
+One that is paused and still in memory (hot) may end without a word if it can be restored.
 Whoever wants one gone, its watcher or a caller, awaits one shared departure.
 """
 
@@ -12,10 +13,12 @@ from dataclasses import dataclass, field
 
 from aenv.models.errors import AenvError, Culprit, EngineError
 from aenv.models.sandboxes import AGENT_PORT, Resources, SandboxExit
+from aenv.models.snapshots import RestoreMode
 from aenv.models.templates import TemplateInfo
 from aenv.node.agents import AgentClient
 from aenv.node.engine import Capabilities, Machine
 from aenv.node.logs import LogKeeper
+from aenv.node.memos import Memo, Memos
 from aenv.node.metrics import MetricsSampler
 from aenv.node.port import RunningSandbox
 
@@ -24,11 +27,23 @@ logger = logging.getLogger(__name__)
 DESTROY_DEADLINE = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class HotPause:
+    """A paused sandbox that is still in memory. ``snapshot_id``: what it can be restored from; None
+    when there was no room for it, so that nothing but this machine is left. ``since`` orders them.
+    """
+
+    snapshot_id: str | None
+    since: float
+
+
 @dataclass(slots=True, eq=False)
 class Resident:
     """``watcher`` waits for the machine's death, ``departure`` is set while it is being destroyed.
 
-    ``nameservers``: what its guest was told; None when nobody remembers (adopted).
+    ``nameservers``: what its guest was told; None when nobody remembers (adopted). ``hot``: it is
+    paused and its machine is frozen. ``lock`` is held by whoever freezes, thaws or copies it.
+    ``restored``, ``note``: how it came back; ``failures``: what its guest could not do then.
     """
 
     sandbox_id: str
@@ -41,6 +56,18 @@ class Resident:
     end: SandboxExit | None = None
     nameservers: tuple[str, ...] | None = None
     network_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    memo: Memo | None = None
+    hot: HotPause | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    restored: RestoreMode | None = None
+    note: str | None = None
+    failures: tuple[str, ...] = ()
+    log_seq: int | None = None
+
+    @property
+    def gone(self) -> bool:
+        """It has ended, or is being destroyed."""
+        return self.end is not None or self.departure is not None
 
     def describe(self) -> RunningSandbox:
         return RunningSandbox(
@@ -49,15 +76,18 @@ class Resident:
             guest_host=self.machine.address(AGENT_PORT + 1).host,
             template=self.template,
             engine=self.capabilities.engine,
+            restored=self.restored,
+            note=self.note,
         )
 
 
 class Residents:
     """The table of residents; a resident is in it until nothing of it is left."""
 
-    def __init__(self, logs: LogKeeper, sampler: MetricsSampler) -> None:
+    def __init__(self, logs: LogKeeper, sampler: MetricsSampler, memos: Memos) -> None:
         self._logs = logs
         self._sampler = sampler
+        self._memos = memos
         self._table: dict[str, Resident] = {}
         self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
 
@@ -80,13 +110,27 @@ class Residents:
         await asyncio.gather(*watchers, return_exceptions=True)
 
     def settle(self, resident: Resident, resources: Resources | None) -> None:
-        """From here on it is watched, logged and measured. Never suspends."""
+        """From here on it is watched and, unless it is paused, logged and measured. Never
+        suspends.
+        """
         self._table[resident.sandbox_id] = resident
-        self._logs.follow(resident.sandbox_id, resident.agent)
-        self._sampler.track(resident.sandbox_id, resident.machine, resident.agent, resources)
+        if resident.log_seq is not None:
+            self._logs.rewind(resident.sandbox_id, resident.log_seq)
+        if resident.hot is None:
+            self.wake(resident, resources)
         resident.watcher = asyncio.create_task(
             self._watch(resident), name=f"watch-{resident.sandbox_id}"
         )
+
+    def wake(self, resident: Resident, resources: Resources | None) -> None:
+        """Log and measure it (again)."""
+        self._logs.follow(resident.sandbox_id, resident.agent)
+        self._sampler.track(resident.sandbox_id, resident.machine, resident.agent, resources)
+
+    async def rest(self, resident: Resident) -> None:
+        """Ask nothing of its guest any more, which is about to be frozen."""
+        self._sampler.untrack(resident.sandbox_id)
+        await self._logs.unfollow(resident.sandbox_id, drain=True)
 
     async def _watch(self, resident: Resident) -> None:
         try:
@@ -95,8 +139,9 @@ class Residents:
             end = SandboxExit(resident.sandbox_id, None, Culprit.INFRASTRUCTURE, str(error))
         if resident.departure is not None:
             return
-        resident.end = end
-        self._exits.put_nowait(end)
+        if resident.hot is None or resident.hot.snapshot_id is None:
+            resident.end = end
+            self._exits.put_nowait(end)
         try:
             await self.leave(resident)
         except AenvError as error:
@@ -114,7 +159,8 @@ class Residents:
     async def _depart(self, resident: Resident) -> None:
         try:
             self._sampler.untrack(resident.sandbox_id)
-            await self._logs.unfollow(resident.sandbox_id, drain=resident.end is None)
+            speaks = resident.end is None and resident.hot is None
+            await self._logs.unfollow(resident.sandbox_id, drain=speaks)
             if resident.end is not None:
                 said = f"the sandbox ended: {resident.end.reason}"
                 await self._logs.note(resident.sandbox_id, said, level="error")
@@ -129,5 +175,6 @@ class Residents:
                 ) from None
             raise
         self._table.pop(resident.sandbox_id, None)
+        self._memos.remove(resident.sandbox_id)
         if resident.watcher is not None and resident.end is None:
             resident.watcher.cancel()

@@ -22,6 +22,7 @@ from typing import Any
 from aenv.models.errors import InfrastructureError
 from aenv.models.templates import TemplateInfo
 from aenv.node.engine import Bind
+from aenv.node.images import pins
 from aenv.node.images.recipes import Built, Recipe
 
 RECORD = "record.json"
@@ -72,6 +73,13 @@ class Shelf:
     def layer(self, record: Record) -> Path:
         return self.folder(record.recipe) / record.layer
 
+    def find_digest(self, name: str, digest: str) -> Record | None:
+        """The image of a template with exactly this content, current or not."""
+        found = (_read(path) for path in self.root.glob(f"*/{RECORD}"))
+        return next(
+            (one for one in found if one and (one.name, one.digest) == (name, digest)), None
+        )
+
     def find(self, recipe: Recipe) -> Record | None:
         digest = recipe.digest()
         record = _read(self.folder(digest) / RECORD)
@@ -120,12 +128,13 @@ class Shelf:
         return record
 
     def prune(self, name: str, keep: int) -> None:
-        """Remove all but the newest ``keep`` images of a template."""
+        """Remove all but the newest ``keep`` images of a template, and those that are needed."""
         found = [_read(path) for path in self.root.glob(f"*/{RECORD}")]
         records = [record for record in found if record and record.name == name]
         records.sort(key=lambda record: record.built_at, reverse=True)
         for record in records[keep:]:
-            self.remove(record)
+            if not pins.needed_by(self.root, record.digest):
+                self.remove(record)
 
     def remove(self, record: Record) -> None:
         """Take an image off the shelf. Mounts of it stay valid: they hold the file."""

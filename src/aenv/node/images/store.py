@@ -24,7 +24,7 @@ from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Bind, Rootfs
 from aenv.node.host import Host
-from aenv.node.images import builtin
+from aenv.node.images import builtin, pins
 from aenv.node.images.builds import Builds
 from aenv.node.images.progress import BuildState
 from aenv.node.images.recipes import Recipe
@@ -108,12 +108,28 @@ class ImageStore:
             record = await self._find(recipe)
         if record is None:
             raise _not_ready(await self._builds.progress(recipe))
-        shelf = self._shelf_of(recipe)
         try:
-            async with self._opening:
-                lower = await asyncio.to_thread(self._lower, shelf, record)
+            return await self._mounted(self._shelf_of(recipe), record)
         except CorruptImageError as error:
             raise await self._rebuild(recipe, record, error) from error
+
+    async def open_exact(self, name: str, digest: str) -> Image | None:
+        """The image with this content, current or not; None if it is gone.
+
+        Raises NotFoundError, CapabilityError, CorruptImageError.
+        """
+        shelf = self._shelf_of(self._recipe(name))
+        record = await asyncio.to_thread(shelf.find_digest, name, digest)
+        return None if record is None else await self._mounted(shelf, record)
+
+    async def pin(self, name: str, digest: str, holder: Path) -> None:
+        """Keep the image with this content for as long as the path ``holder`` exists."""
+        shelf = self._shelf_of(self._recipe(name))
+        await asyncio.to_thread(pins.pin, shelf.root, digest, holder)
+
+    async def _mounted(self, shelf: Shelf, record: Record) -> Image:
+        async with self._opening:
+            lower = await asyncio.to_thread(self._lower, shelf, record)
         binds = tuple(_placed(bind, shelf.folder(record.recipe)) for bind in record.binds)
         return Image(record.info(), Rootfs((lower,), binds))
 
@@ -128,13 +144,19 @@ class ImageStore:
             raise
 
     async def delete(self, name: str) -> None:
-        """Free its files. Raises NotFoundError, ConflictError while it is being built."""
+        """Free its files. Raises NotFoundError, ConflictError while it is built or needed."""
         recipe = self._recipe(name)
         if (await self._builds.progress(recipe)).status is TemplateStatus.BUILDING:
             raise ConflictError(
                 f"template {name} is being built; wait for it or end the build first"
             )
         record = await self._existing(recipe)
+        shelf = self._shelf_of(recipe)
+        if holders := await asyncio.to_thread(pins.needed_by, shelf.root, record.digest):
+            raise ConflictError(
+                f"template {name} is needed by {len(holders)} sandboxes or snapshots on this host; "
+                "delete them first"
+            )
         await asyncio.to_thread(self._discard, recipe, record)
 
     def _recipe(self, name: str) -> Recipe:

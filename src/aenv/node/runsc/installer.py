@@ -64,8 +64,7 @@ async def keep(folders: Folders, found: Runsc) -> None:
         workdir = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".new-", dir=target.parent))
         try:
             copy = workdir / "runsc"
-            await asyncio.to_thread(shutil.copyfile, found.path, copy)
-            await asyncio.to_thread(copy.chmod, 0o755)
+            await asyncio.to_thread(_link_or_copy, found.path, copy)
             await asyncio.to_thread(_move_in, copy, target)
         finally:
             await asyncio.to_thread(shutil.rmtree, workdir, ignore_errors=True)
@@ -93,6 +92,14 @@ async def _accept(binary: Path, target: Path) -> None:
             f"the new runsc is {found}, but {pin.VERSION} is needed; not installed"
         )
     await asyncio.to_thread(_move_in, binary, target)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        target.chmod(0o755)
 
 
 def _move_in(binary: Path, target: Path) -> None:

@@ -1,0 +1,66 @@
+"""What a node remembers of each sandbox on it beyond its own life: a small file in the run folder.
+
+It goes with the sandbox, and its path is what pins the sandbox's image (``images.pins``). It holds
+secrets: the folder and the files are ours alone. Blocking, for microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from aenv.models.sandboxes import Resources
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """``template`` and ``digest``: what it was started from. ``paused_as``: the snapshot that a
+    frozen machine can be restored from.
+    """
+
+    template: str
+    digest: str
+    resources: Resources
+    env_vars: dict[str, str] = field(default_factory=dict, repr=False)
+    secret_env: tuple[str, ...] = ()
+    paused_as: str | None = None
+
+
+class Memos:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def place(self, sandbox_id: str) -> Path:
+        return self._folder / f"{sandbox_id}.json"
+
+    def write(self, sandbox_id: str, memo: Memo) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staged = self._folder / f".{sandbox_id}"
+        handle = os.open(staged, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump({"version": _VERSION, **asdict(memo)}, file)
+        staged.rename(self.place(sandbox_id))
+
+    def read(self, sandbox_id: str) -> Memo | None:
+        try:
+            found = json.loads(self.place(sandbox_id).read_text())
+            if found.pop("version") != _VERSION:
+                return None
+            found["secret_env"] = tuple(found["secret_env"])
+            return Memo(resources=Resources(**found.pop("resources")), **found)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def remove(self, sandbox_id: str) -> None:
+        self.place(sandbox_id).unlink(missing_ok=True)
+
+    def reap(self, keep: frozenset[str]) -> None:
+        """Remove those of sandboxes that are not in ``keep``."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if path.stem not in keep:
+                    path.unlink(missing_ok=True)

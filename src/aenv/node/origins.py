@@ -1,0 +1,153 @@
+"""What a sandbox starts from: a template's image, or a stored snapshot with the image below it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from aenv.models.errors import AenvError, NotFoundError, TemplateBuildError, TemplateNotReadyError
+from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
+from aenv.node.memos import Memo
+from aenv.node.port import SandboxSpec
+from aenv.node.snapshots.store import SnapshotStore, Stored
+
+BUILT_IN = ("base", "host")
+
+
+class OpenImage(Protocol):
+    """A template that is there and mounted."""
+
+    @property
+    def info(self) -> TemplateInfo: ...
+    @property
+    def rootfs(self) -> Rootfs: ...
+
+
+class Images(Protocol):
+    """The part of ``images.ImageStore`` a node uses."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    async def open(self, name: str) -> OpenImage: ...
+    async def open_exact(self, name: str, digest: str) -> OpenImage | None: ...
+    async def pin(self, name: str, digest: str, holder: Path) -> None: ...
+    async def ensure(self, name: str, wait: float = 0) -> TemplateProgress: ...
+    async def progress(self, name: str) -> TemplateProgress: ...
+    async def list(self) -> list[TemplateInfo]: ...
+    async def delete(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """``memory`` opens the memory image, and raises ImageUnusableError when it is damaged; None:
+    boot. ``note`` says why not as asked.
+    """
+
+    info: TemplateInfo
+    rootfs: Rootfs
+    stored: Stored | None = None
+    memory: Callable[[], MemoryImage] | None = None
+    same_life: bool = False
+    note: str | None = None
+
+    @property
+    def disk(self) -> DiskImage | None:
+        return DiskImage(self.stored.manifest.id, 0, 0) if self.stored else None
+
+    @property
+    def log_seq(self) -> int:
+        """Where the log of the guest's memory goes on: a fork's begins anew."""
+        return self.stored.manifest.log_seq if self.stored and self.same_life else 0
+
+    def completed(self, spec: SandboxSpec) -> SandboxSpec:
+        """With the variables that come along: a fork is not given the secret ones."""
+        assert self.stored is not None
+        private = self.stored.private
+        inherited = private.env_of(same_life=self.same_life)
+        secret = private.secret_env if self.same_life else frozenset()
+        return replace(
+            spec,
+            env_vars={**inherited, **spec.env_vars},
+            secret_env=spec.secret_env | secret,
+        )
+
+    def memo(self, spec: SandboxSpec) -> Memo:
+        return Memo(
+            self.info.name,
+            self.info.digest,
+            spec.resources,
+            dict(spec.env_vars),
+            tuple(sorted(spec.secret_env)),
+        )
+
+
+class Origins:
+    def __init__(self, images: Images, snapshots: SnapshotStore) -> None:
+        self._images = images
+        self._snapshots = snapshots
+
+    async def template(self, engine: Engine, spec: SandboxSpec) -> Origin:
+        """Raises NotFoundError, TemplateNotReadyError (its build is joined), CapabilityError."""
+        return Origin(*await self._open(engine, spec.template))
+
+    @asynccontextmanager
+    async def snapshot(self, snapshot_id: str) -> AsyncIterator[Stored]:
+        """Hold a snapshot; it is not deleted meanwhile. Raises NotFoundError."""
+        async with self._snapshots.using(snapshot_id) as stored:
+            yield stored
+
+    async def of(
+        self, stored: Stored, engine: Engine, spec: SandboxSpec, *, same_life: bool
+    ) -> Origin:
+        """The snapshot as asked for; without its memory if the image below it is not the same."""
+        facts = stored.manifest
+        exact = await self._images.open_exact(facts.template, facts.template_digest)
+        if exact is None:
+            info, rootfs = await self._open(engine, facts.template)
+            note = (
+                f"the image of template {facts.template!r} below the snapshot is gone: its disk "
+                "was started on the present one"
+            )
+            return Origin(info, rootfs, stored, None, same_life, note)
+        from_memory = facts.has_memory and not spec.reboot
+        memory = (lambda: facts.memory_image(stored.folder)) if from_memory else None
+        return Origin(exact.info, exact.rootfs, stored, memory, same_life)
+
+    async def known(self, engine: Engine, name: str, digest: str | None) -> TemplateInfo:
+        """What is known of a template for a sandbox that already runs."""
+        try:
+            exact = await self._images.open_exact(name, digest) if digest else None
+            return exact.info if exact else (await self._open(engine, name))[0]
+        except AenvError:
+            return TemplateInfo(
+                name, digest=digest or "", size_bytes=0, built_at=0, reproducible=False
+            )
+
+    async def pin(self, engine: Engine, memo: Memo, holder: Path) -> None:
+        """Keep a sandbox's image for as long as ``holder`` exists."""
+        if engine.capabilities.isolation is not Isolation.NONE:
+            await self._images.pin(memo.template, memo.digest, holder)
+
+    async def _open(self, engine: Engine, name: str) -> tuple[TemplateInfo, Rootfs]:
+        if engine.capabilities.isolation is Isolation.NONE:
+            return _host_files(name), Rootfs(lowers=())
+        try:
+            image = await self._images.open(name)
+        except (TemplateNotReadyError, TemplateBuildError):
+            await self._images.ensure(name)
+            image = await self._images.open(name)
+        return image.info, image.rootfs
+
+
+def _host_files(name: str) -> TemplateInfo:
+    """What an engine without isolation offers under a template's name: the host itself."""
+    if name not in BUILT_IN:
+        raise NotFoundError(
+            f"template {name!r} is unknown to an engine without isolation; it runs on the host's "
+            f"own files, as {' or '.join(BUILT_IN)}"
+        )
+    return TemplateInfo(name, digest="host", size_bytes=0, built_at=0, reproducible=False)

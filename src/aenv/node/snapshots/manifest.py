@@ -1,0 +1,131 @@
+"""What is known of a snapshot, in two files: ``manifest.json``, and ``private.json`` (0600) with
+what nobody but this node may see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aenv.models.errors import EngineError, ImageUnusableError
+from aenv.models.sandboxes import Resources
+from aenv.models.snapshots import Fingerprint
+from aenv.node.engine import MemoryImage
+
+VERSION = 1
+MANIFEST, PRIVATE, CHECKSUM, MEMORY = "manifest.json", "private.json", "checksum", "memory"
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Version → what makes the next version's fields of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """``memory``: the size of each file of the memory image, empty without memory. ``log_seq``: how
+    much of the guest's log was fetched before.
+    """
+
+    id: str
+    template: str
+    template_digest: str
+    resources: Resources
+    created_at: float
+    engine: str
+    engine_version: str = ""
+    cpu_features: str = ""
+    memory: dict[str, int] = field(default_factory=dict)
+    parent: str | None = None
+    log_seq: int = 0
+
+    @property
+    def has_memory(self) -> bool:
+        return bool(self.memory)
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        if not self.has_memory:
+            return None
+        return Fingerprint(self.engine, self.engine_version, self.cpu_features, self.resources)
+
+    def memory_image(self, folder: Path) -> MemoryImage:
+        """Raises ImageUnusableError when a file is missing or has another size than it had."""
+        image = folder / MEMORY
+        for name, size in self.memory.items():
+            try:
+                found = (image / name).stat().st_size
+            except OSError as error:
+                raise ImageUnusableError(f"{name} of the memory image: {error.strerror}") from error
+            if found != size:
+                raise ImageUnusableError(
+                    f"{name} of the memory image has {found} bytes instead of {size}"
+                )
+        return MemoryImage(image, self.engine, self.engine_version, self.cpu_features)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Private:
+    """``host_secret``: what the agent in the memory image demands of its host. ``env_vars``: of the
+    sandbox; ``secret_env`` names those that forks are not given.
+    """
+
+    host_secret: str
+    env_vars: dict[str, str]
+    secret_env: frozenset[str] = frozenset()
+
+    def env_of(self, *, same_life: bool) -> dict[str, str]:
+        if same_life:
+            return dict(self.env_vars)
+        return {n: value for n, value in self.env_vars.items() if n not in self.secret_env}
+
+
+def write(folder: Path, manifest: Manifest, private: Private) -> None:
+    _write_private(folder / MANIFEST, {"version": VERSION, **asdict(manifest)})
+    secrets = {
+        "version": VERSION,
+        "host_secret": private.host_secret,
+        "env_vars": private.env_vars,
+        "secret_env": sorted(private.secret_env),
+    }
+    _write_private(folder / PRIVATE, secrets)
+
+
+def read(folder: Path) -> tuple[Manifest, Private]:
+    """Raises EngineError."""
+    try:
+        found = migrated(json.loads((folder / MANIFEST).read_text()))
+        found.pop("version")
+        resources = Resources(**found.pop("resources"))
+        secrets = json.loads((folder / PRIVATE).read_text())
+        private = Private(
+            secrets["host_secret"], secrets["env_vars"], frozenset(secrets["secret_env"])
+        )
+        return Manifest(resources=resources, **found), private
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(f"the snapshot in {folder} cannot be read: {error!r}") from error
+
+
+def migrated(found: dict[str, Any]) -> dict[str, Any]:
+    """The manifest as this version writes it. ValueError when it is of a later version."""
+    while (version := found["version"]) != VERSION:
+        if version not in _MIGRATIONS:
+            raise ValueError(f"manifest of version {version}; this server knows up to {VERSION}")
+        found = {**_MIGRATIONS[version](found), "version": version + 1}
+    return found
+
+
+def memory_files(image: Path) -> dict[str, int]:
+    """Size of every file below ``image``, by its path relative to it."""
+    return {
+        str(path.relative_to(image)): path.stat().st_size
+        for path in sorted(image.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _write_private(path: Path, content: dict[str, Any]) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        json.dump(content, file)

@@ -1,0 +1,228 @@
+"""The snapshots of one node: a folder with manifest.json, private.json and the memory image each.
+
+A snapshot is made beside its place, fsynced, and renamed into it, after its disk image is on disk:
+whoever sees a folder sees a whole snapshot. It is renamed away before anything of it is deleted.
+Those who start from a snapshot hold it (:meth:`SnapshotStore.using`); its deletion waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aenv.models.errors import (
+    ConflictError,
+    DiskFullError,
+    EngineError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from aenv.models.snapshots import SNAPSHOT_ID
+from aenv.node.snapshots import checksums, manifest
+from aenv.node.snapshots.manifest import MEMORY, Manifest, Private
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """A snapshot that is there. ``users``: how many start from it now."""
+
+    folder: Path
+    manifest: Manifest
+    private: Private
+    checksum: str = ""
+    users: int = 0
+    unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A snapshot that is being made: ``folder`` is its own until it is published."""
+
+    id: str
+    folder: Path
+
+    @property
+    def memory(self) -> Path:
+        """Where its memory image goes."""
+        return self.folder / MEMORY
+
+
+class SnapshotStore:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: dict[str, Stored] = {}
+        self._drafts: set[str] = set()
+        self._unsummed: asyncio.Queue[Stored] = asyncio.Queue()
+        self._summer: asyncio.Task[None] | None = None
+
+    async def open(self, keep: frozenset[str]) -> None:
+        """Read what is there; remove what was never finished and what is not in ``keep``."""
+        self._found = await asyncio.to_thread(self._scan, keep)
+        for stored in self._found.values():
+            self._sum_later(stored)
+
+    async def close(self) -> None:
+        if self._summer is not None:
+            self._summer.cancel()
+            await asyncio.gather(self._summer, return_exceptions=True)
+            self._summer = None
+
+    def __contains__(self, snapshot_id: str | None) -> bool:
+        return snapshot_id in self._found
+
+    def all(self) -> list[Stored]:
+        return list(self._found.values())
+
+    def place(self, snapshot_id: str) -> Path:
+        """Where the snapshot is, or will be."""
+        return self._folder / snapshot_id
+
+    @asynccontextmanager
+    async def draft(self, snapshot_id: str) -> AsyncIterator[Draft]:
+        """Room for a new snapshot, gone afterwards unless it was published. ConflictError."""
+        if not SNAPSHOT_ID.match(snapshot_id):
+            raise InvalidRequestError(f"{snapshot_id!r} is no snapshot id")
+        if snapshot_id in self._found or snapshot_id in self._drafts:
+            raise ConflictError(f"snapshot {snapshot_id} exists already")
+        draft = Draft(snapshot_id, self._folder / f".new-{snapshot_id}")
+        self._drafts.add(snapshot_id)
+        try:
+            with _disk_errors():
+                await asyncio.to_thread(_make_empty, draft.folder)
+            yield draft
+        finally:
+            self._drafts.discard(snapshot_id)
+            await asyncio.to_thread(shutil.rmtree, draft.folder, ignore_errors=True)
+
+    async def publish(self, draft: Draft, facts: Manifest, private: Private) -> Stored:
+        """From here on the snapshot is there, and stays. Raises DiskFullError, EngineError."""
+        place = self.place(draft.id)
+        with _disk_errors():
+            await asyncio.to_thread(_seal, draft.folder, place, facts, private)
+        stored = self._found[draft.id] = Stored(place, facts, private)
+        self._sum_later(stored)
+        return stored
+
+    @asynccontextmanager
+    async def using(self, snapshot_id: str) -> AsyncIterator[Stored]:
+        """Keep it from being deleted for a while. Raises NotFoundError."""
+        stored = self.get(snapshot_id)
+        stored.users += 1
+        stored.unused.clear()
+        try:
+            yield stored
+        finally:
+            stored.users -= 1
+            if not stored.users:
+                stored.unused.set()
+
+    def get(self, snapshot_id: str) -> Stored:
+        """Raises NotFoundError."""
+        if snapshot_id not in self._found:
+            raise NotFoundError(f"there is no snapshot {snapshot_id} on this node")
+        return self._found[snapshot_id]
+
+    async def delete(self, snapshot_id: str, drop_disk: Callable[[], Awaitable[None]]) -> None:
+        """Free its bytes, those of its disk by ``drop_disk``. Idempotent."""
+        stored = self._found.pop(snapshot_id, None)
+        if stored is not None and stored.users:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await stored.unused.wait()
+            except TimeoutError:
+                logger.warning("snapshot %s is deleted while it is in use", snapshot_id)
+        place, doomed = self.place(snapshot_id), self._folder / f".gone-{snapshot_id}"
+        if await asyncio.to_thread(place.exists):
+            await asyncio.to_thread(place.rename, doomed)
+        await drop_disk()
+        await asyncio.to_thread(shutil.rmtree, doomed, ignore_errors=True)
+
+    async def verify(self, snapshot_id: str) -> None:
+        """Compare the memory image with its checksum, once there is one. Raises EngineError."""
+        async with self.using(snapshot_id) as stored:
+            if not stored.manifest.has_memory:
+                return
+            stored.manifest.memory_image(stored.folder)
+            found = await asyncio.to_thread(checksums.of, stored.folder / MEMORY)
+            if stored.checksum and found != stored.checksum:
+                raise EngineError(
+                    f"the memory image of snapshot {snapshot_id} is damaged: its checksum is "
+                    f"{found[:12]}…, not {stored.checksum[:12]}…; its disk can still be started"
+                )
+
+    def _sum_later(self, stored: Stored) -> None:
+        if stored.checksum or not stored.manifest.has_memory:
+            return
+        self._unsummed.put_nowait(stored)
+        if self._summer is None or self._summer.done():
+            self._summer = asyncio.create_task(self._sum_all(), name="snapshot-checksums")
+
+    async def _sum_all(self) -> None:
+        while not self._unsummed.empty():
+            stored = self._unsummed.get_nowait()
+            try:
+                stored.checksum = await asyncio.to_thread(checksums.add, stored.folder)
+            except OSError as error:  # deleted, or a full disk: a restart tries again
+                logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
+
+    def _scan(self, keep: frozenset[str]) -> dict[str, Stored]:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: dict[str, Stored] = {}
+        for folder in self._folder.iterdir():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            try:
+                facts, private = manifest.read(folder)
+            except EngineError as error:
+                logger.error("%s; it is left alone", error)
+                continue
+            found[folder.name] = Stored(folder, facts, private, checksums.read(folder))
+        return found
+
+
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+
+
+def _seal(folder: Path, place: Path, facts: Manifest, private: Private) -> None:
+    manifest.write(folder, facts, private)
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _fsync(Path(parent, name))
+        _fsync(Path(parent))
+    folder.rename(place)
+    _fsync(place.parent)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _disk_errors:  # noqa: N801 - reads as a statement
+    """Turn what the host's disk answers into errors of ours."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError("no room for the snapshot; free some disk space") from error
+        raise EngineError(f"the snapshot cannot be stored: {error}") from error
