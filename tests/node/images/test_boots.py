@@ -106,6 +106,12 @@ async def test_base_imports_from_compiled_files(base: Desk) -> None:
     assert (await base.run("base", script)).strip() == "0"
 
 
+async def test_base_finds_the_guests_aenv_after_everything_else(base: Desk) -> None:
+    script = "mkdir -p /.aenv/python && python3 -c 'import sys; print(*sys.path[-2:])'"
+    said = await base.run("base", script)
+    assert said.split() == ["/usr/lib/python3/dist-packages", "/.aenv/python"]
+
+
 async def test_base_holds_nothing_of_this_host(base: Desk) -> None:
     script = (
         "cat /etc/apt/sources.list; ls -A /etc/apt/sources.list.d /etc/apt/auth.conf.d; "

@@ -51,6 +51,8 @@ PACKAGES = (
 )
 _REVISION = "2"
 """Raise it when this module changes what it makes and no other part of the digest does."""
+_GUEST_PYTHON = "/.aenv/python\n"
+"""The end of the search path, where guests find aenv if they have none of their own."""
 _SPACE_NEEDED = 3 << 30
 _PASSWORDS_CHANGED = "19700"
 """Days since 1970, in ``/etc/shadow``: fixed, for reproducible bytes; the passwords are locked."""
@@ -87,7 +89,13 @@ class BaseRecipe(Recipe):
     def digest(self) -> str:
         """Of the recipe, not of the mirrors' state: the record names the packages' versions."""
         overlay = [f"{relative}\0".encode() + content for relative, content in overlay_files()]
-        options = [*bootstrap.LEAVE_OUT, users.SUDOERS, users.HOSTS, users.ENVIRONMENT]
+        options = [
+            *bootstrap.LEAVE_OUT,
+            users.SUDOERS,
+            users.HOSTS,
+            users.ENVIRONMENT,
+            _GUEST_PYTHON,
+        ]
         machine = os.uname().machine
         return fingerprint(_REVISION, self.name, machine, SUITE, *PACKAGES, *options, *overlay)
 
@@ -172,6 +180,7 @@ def _configure(root: Path) -> None:
     _write(root / "etc/environment", users.ENVIRONMENT)
     _write(root / "etc/default/locale", users.ENVIRONMENT)
     _write(root / "etc/sudoers", users.SUDOERS, 0o440)
+    _write(root / "usr/lib/python3/dist-packages/aenv.pth", _GUEST_PYTHON)
     for source in sorted((root / "etc/skel").iterdir()):
         shutil.copy(source, root / "root" / source.name)
     _add_user(root)
