@@ -21,7 +21,7 @@ from aenv.control import lookups
 from aenv.control.clocks import SECOND
 from aenv.control.deadlines import deadline
 from aenv.control.endings import Endings
-from aenv.control.images import record_of
+from aenv.control.images import Images, record_of
 from aenv.control.routes import RouteTable
 from aenv.control.specs import route
 from aenv.control.states import transition
@@ -48,7 +48,9 @@ UNFINISHED = (
 ADOPTED = lookups.VISIBLE
 
 
-async def adopt(catalog: Catalog, node: Node, routes: RouteTable, endings: Endings) -> Adoption:
+async def adopt(
+    catalog: Catalog, node: Node, routes: RouteTable, endings: Endings, images: Images
+) -> Adoption:
     """Start the node with what should be there, and settle what was under way. The node reaps
     everything else, images included.
     """
@@ -59,14 +61,15 @@ async def adopt(catalog: Catalog, node: Node, routes: RouteTable, endings: Endin
     wanted = tuple(_request(record) for record in found if record.state in ADOPTED)
     async with deadline(START_TIMEOUT, "starting the node"):
         outcome = await node.start(wanted, snapshots=keep)
-    images = await _images(node, known.values())
+    whole = await _images(node, known.values())
     for running in outcome.running:
-        record = await _runs(catalog, known.pop(running.sandbox_id), running)
-        routes.publish(route(record, running))
+        record = known.pop(running.sandbox_id)
+        routes.publish(route(await _runs(catalog, record, running), running))
+        images.drop(record.snapshot_id)
     exits = {exit_.sandbox_id: exit_ for exit_ in outcome.ended}
     for record in known.values():
         hot = record.id in outcome.paused
-        if not (hot or await _stays_paused(catalog, record, images)):
+        if not (hot or await _stays_paused(catalog, record, whole)):
             await _finish(record, endings, exits.get(record.id))
     log.info(
         "catalog and node agree",

@@ -121,7 +121,7 @@ class System:
             settings=settings,
             deadline=self._reaper.deadline,
         )
-        images = Images(node, clock, self._background, pause=timing.retry_pause)
+        images = self._images = Images(node, clock, self._background, pause=timing.retry_pause)
         self.snapshots = Snapshots(services, images)
         starts = Starts(node, self.templates, self.snapshots, settings)
         self._creation = Creation(services, starts)
@@ -194,7 +194,7 @@ class System:
 
     async def _start(self) -> None:
         await self.keys.open(self.settings.folders, self.settings.api_key)
-        await adoption.adopt(self.catalog, self.node, self.routes, self._endings)
+        await adoption.adopt(self.catalog, self.node, self.routes, self._endings, self._images)
         self._run(self._reaper.run(), "reaper")
         self._run(self._exits.run(), "exits")
         if self.settings.idle_exit is not None:
