@@ -96,7 +96,9 @@ async def test_requests_in_flight_are_bounded_per_sandbox(stage: Stage) -> None:
 @pytest.mark.parametrize("stage", [ProxySettings(max_connections=2)], indirect=True)
 async def test_client_connections_are_bounded(stage: Stage) -> None:
     held = [await stage.wire() for _ in range(2)]
-    await eventually(lambda: stage.stats.connections_open == 2)
+    for wire in held:
+        await wire.send("POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
+    await eventually(lambda: stage.stats.control_requests == 2)
     refused = await stage.wire()
     assert (await refused.answer()).status == 503
     assert await refused.rest() == b""
@@ -105,6 +107,21 @@ async def test_client_connections_are_bounded(stage: Stage) -> None:
     wire = await stage.wire()
     await wire.send("GET /c HTTP/1.1\r\nHost: h\r\n\r\n")
     assert (await wire.answer()).status == 200
+
+
+@pytest.mark.parametrize("stage", [ProxySettings(max_connections=2)], indirect=True)
+async def test_who_only_holds_connections_keeps_nobody_out(stage: Stage) -> None:
+    busy, slow = await stage.wire(), await stage.wire()
+    await busy.send("POST /c HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n")
+    await eventually(lambda: stage.stats.control_requests == 1)
+    await slow.send("GET / HTTP/1.1\r\nX-A: ")
+    wire = await stage.wire()
+    await wire.send("GET /c HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert (await wire.answer()).status == 200
+    assert await slow.rest() == b""
+    assert stage.stats.connections_open == 2
+    await busy.send("x")
+    assert (await busy.answer()).status == 200
 
 
 @pytest.mark.parametrize("stage", [ProxySettings(max_head_bytes=1000)], indirect=True)

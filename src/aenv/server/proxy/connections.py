@@ -15,6 +15,8 @@ from aenv.server.proxy.core import Proxy
 from aenv.server.proxy.replies import Reply
 
 _RESET = struct.pack("ii", 1, 0)
+_EVICTED_AT_ONCE = 32
+"""One part in so many: to look for them costs a walk over all."""
 
 
 class Mode(IntEnum):
@@ -68,12 +70,13 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._pauses = Pause.NOBODY
         self._deadline = 0.0
+        self._waits_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         proxy = self.proxy
         proxy.stats.connections += 1
-        if len(proxy.clients) >= proxy.settings.max_connections:
+        if len(proxy.clients) >= proxy.settings.max_connections and not self._make_room():
             proxy.stats.refused_limit += 1
             reply = Reply(503, "The server has too many connections", retry_after=1)
             self.transport.write(reply.encode(html=False, head_only=False, close=True))
@@ -89,9 +92,7 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self in self.proxy.clients:
-            self.proxy.clients.discard(self)
-            self.proxy.stats.connections_open -= 1
+        self._leave()
         self.server_state.connections.discard(cast("Any", self))
         self._deadline = 0.0
 
@@ -111,7 +112,27 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def _set_deadline(self, seconds: float) -> None:
-        self._deadline = self.loop.time() + seconds
+        self._waits_since = self.loop.time()
+        self._deadline = self._waits_since + seconds
+
+    def _make_room(self) -> bool:
+        """Hang up on some who owe us a request, the longest silent first: a client that only holds
+        connections shall not keep others out. False: everybody is being served.
+        """
+        proxy = self.proxy
+        others = (client for client in proxy.clients if isinstance(client, Connection))
+        silent = [client for client in others if client._mode in (HEAD, LINGER)]
+        silent.sort(key=lambda client: client._waits_since)
+        for client in silent[: 1 + proxy.settings.max_connections // _EVICTED_AT_ONCE]:
+            proxy.stats.evicted += 1
+            client._leave()
+            client.transport.abort()
+        return bool(silent)
+
+    def _leave(self) -> None:
+        if self in self.proxy.clients:
+            self.proxy.clients.discard(self)
+            self.proxy.stats.connections_open -= 1
 
     def _pause(self, who: Pause, paused: bool) -> None:
         before = self._pauses

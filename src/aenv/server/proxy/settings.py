@@ -49,6 +49,7 @@ class ProxyStats:
 
     connections: int = 0
     connections_open: int = 0
+    evicted: int = 0
     control_requests: int = 0
     data_requests: int = 0
     requests_active: int = 0
