@@ -20,7 +20,7 @@ random.random(), own.random(), ssl.RAND_bytes(1), next(tempfile._get_candidate_n
 def answer():
     return {
         "random": random.random(), "ssl": ssl.RAND_bytes(8).hex(), "own": own.random(),
-        "tempfile": next(tempfile._get_candidate_names()), "told": told,
+        "tempfile": next(tempfile._get_candidate_names()), "told": told, "hash": hash("text"),
     }
 """
 
@@ -71,6 +71,7 @@ async def test_a_registered_process_is_reseeded_before_the_fork_is_ready(forking
     for name in ("random", "ssl", "tempfile"):
         assert first[name] != second[name], name
     assert first["own"] == second["own"], "a generator of its own is the program's own to reseed"
+    assert first["hash"] == second["hash"], "hash seeds and memory layout are made when it starts"
     assert one.failures == two.failures == ()
 
 

@@ -31,6 +31,27 @@ def answer():
     except OSError as error:
         return type(error).__name__
 """
+INSIDE = """
+import os, socket
+server = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(server.getsockname(), 10)
+far, _ = server.accept()
+left, right = socket.socketpair()
+reading, writing = os.pipe()
+for end in (near, far, left, right): end.settimeout(10)
+def over(send, receive):
+    try:
+        send(b"over")
+        return receive(9).decode()
+    except OSError as error:
+        return type(error).__name__
+def answer():
+    return {
+        "unix": over(left.sendall, right.recv),
+        "pipe": over(lambda data: os.write(writing, data), lambda size: os.read(reading, size)),
+        "tcp": over(near.sendall, far.recv),
+    }
+"""
 IDENTITY = """
 hostname; cat /etc/machine-id /etc/ssh/ssh_host_rsa_key /proc/sys/kernel/random/boot_id
 """
@@ -61,6 +82,16 @@ async def test_open_connections_end_and_listeners_go_on_in_each_child(forking: S
         with await _connect(child) as anew:
             assert await _said(anew) == child.id
     connection.close()
+
+
+async def test_connections_inside_the_sandbox(forking: Subject) -> None:
+    guest = await boot(forking)
+    await start_program(guest, INSIDE)
+
+    one, two = await two_forks(forking, guest)
+
+    for child in (one, two):
+        assert await ask(child) == {"unix": "over", "pipe": "over", "tcp": "over"}
 
 
 async def test_both_clocks_jump_by_the_time_away_and_due_timers_fire(forking: Subject) -> None:

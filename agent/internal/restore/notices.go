@@ -26,8 +26,8 @@ const (
 	patience = 2 * time.Second
 )
 
-// notices tells registered processes of restores over a Unix socket. Unlike TCP connections, those of a Unix socket
-// inside the sandbox are part of its memory image.
+// notices tells registered processes of restores over a Unix socket: its connections are part of the memory image, and
+// unlike those of a port they tell who is at the other end.
 type notices struct {
 	log      *logs.Ring
 	patience time.Duration
