@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
-from aenv.models.errors import AenvError, AgentUnreachableError, Culprit
+from aenv.models.errors import AenvError, AgentUnreachableError, Culprit, EngineError
 from aenv.models.sandboxes import AGENT_PORT, Resources, SandboxExit
 from aenv.node.agents import AgentClient
 from aenv.node.engine import Engine, Machine
@@ -30,6 +31,7 @@ class Adopter:
         self._launcher = launcher
         self._memos = memos
         self._snapshots = snapshots
+        self._reaping = asyncio.Lock()
 
     async def adopt(self, request: AdoptRequest) -> Resident | SandboxExit | None:
         """The resident, or how it ended meanwhile; None: it is paused, and not in memory any more.
@@ -46,18 +48,32 @@ class Adopter:
             )
             if request.paused:
                 return await self._adopt_paused(request, engine, machine, agent)
-            if machine.frozen:  # the server died while it paused or copied it
-                await machine.thaw()
+            return await self._adopt_running(request, engine, machine, agent)
         except AenvError as error:
+            await self._give_up(request)
             if request.paused:
-                await self._give_up(request)
                 return None
             reason = f"it could not be taken over after a restart of the server: {error}"
             return SandboxExit(request.sandbox_id, None, Culprit.INFRASTRUCTURE, reason)
+
+    async def _adopt_running(
+        self, request: AdoptRequest, engine: Engine, machine: Machine, agent: AgentClient
+    ) -> Resident | SandboxExit:
+        """It may be frozen, if the server died while it paused or copied it. One whose guest was
+        not told who it is was never handed out.
+        """
+        memo = self._memos.read(request.sandbox_id)
+        if memo and not memo.ready:
+            raise EngineError("the server died before the sandbox was ready")
+        if machine.frozen:
+            await machine.thaw()
         if end := await _known_end(machine, agent):
             await _destroy(machine)
             return end
-        return await self._resident(request, engine, machine, agent)
+        if memo and memo.paused_as:
+            memo = replace(memo, paused_as=None)
+            self._memos.write(request.sandbox_id, memo)
+        return await self._resident(request, engine, machine, agent, memo)
 
     async def _adopt_paused(
         self, request: AdoptRequest, engine: Engine, machine: Machine, agent: AgentClient
@@ -69,32 +85,40 @@ class Adopter:
         snapshot_id = memo.paused_as if memo else None
         if snapshot_id not in self._snapshots:
             snapshot_id = None
-        if await _has_ended(machine) or (snapshot_id and not machine.frozen):
+        lost = memo is not None and not memo.ready  # it was being restored
+        if lost or await _has_ended(machine) or (snapshot_id and not machine.frozen):
             await _destroy(machine)
             return None
         await machine.freeze()
-        resident = await self._resident(request, engine, machine, agent)
+        resident = await self._resident(request, engine, machine, agent, memo)
         resident.hot = HotPause(snapshot_id, time.monotonic())
         return resident
 
     async def _resident(
-        self, request: AdoptRequest, engine: Engine, machine: Machine, agent: AgentClient
+        self,
+        request: AdoptRequest,
+        engine: Engine,
+        machine: Machine,
+        agent: AgentClient,
+        memo: Memo | None,
     ) -> Resident:
-        memo = self._memos.read(request.sandbox_id)
         digest = memo.digest if memo else None
         info = await self._launcher.template(engine, request.template, digest)
         if memo is None:  # it was started by a server that wrote none
-            memo = Memo(request.template, info.digest, request.resources or Resources())
+            resources = request.resources or Resources()
+            memo = Memo(request.template, info.digest, resources, ready=True)
         resident = Resident(request.sandbox_id, machine, engine.capabilities, agent, info)
         resident.memo = memo
         return resident
 
     async def _give_up(self, request: AdoptRequest) -> None:
         """Nothing may be left of a machine that is not taken over."""
+        self._memos.remove(request.sandbox_id)
         self._engines.keep[request.engine] -= {request.sandbox_id}
-        with contextlib.suppress(AenvError):
-            engine = await self._engines.get(request.engine)
-            await engine.reap(self._engines.keep[request.engine])
+        async with self._reaping:
+            with contextlib.suppress(AenvError):
+                engine = await self._engines.get(request.engine)
+                await engine.reap(self._engines.keep[request.engine])
 
 
 async def _known_end(machine: Machine, agent: AgentClient) -> SandboxExit | None:

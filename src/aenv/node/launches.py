@@ -96,7 +96,9 @@ class Launcher:
                 undo.callback(self._memos.remove, spec.sandbox_id)
                 await self._origins.pin(engine, memo, self._memos.place(spec.sandbox_id))
                 resident = await self._bring_up(spec, engine, origin)
-                resident.memo = memo
+                undo.push_async_callback(_destroy, resident.machine)
+                resident.memo = replace(memo, ready=True)
+                self._memos.write(spec.sandbox_id, resident.memo)
                 undo.pop_all()
         return resident
 

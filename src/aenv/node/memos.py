@@ -18,8 +18,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """``template`` and ``digest``: what it was started from. ``paused_as``: the snapshot that a
-    frozen machine can be restored from.
+    """``template``, ``digest``: what it was started from. ``ready``: its guest was told who it is.
+    ``paused_as``: the snapshot that a frozen machine can be restored from.
     """
 
     template: str
@@ -27,6 +27,7 @@ class Memo:
     resources: Resources
     env_vars: dict[str, str] = field(default_factory=dict, repr=False)
     secret_env: tuple[str, ...] = ()
+    ready: bool = False
     paused_as: str | None = None
 
 
