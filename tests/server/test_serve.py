@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -29,13 +30,14 @@ from aenv.store import credentials
 class Running:
     """A server process over the fake node, its URL and key."""
 
-    def __init__(self, root: Path, **options: Any) -> None:
+    def __init__(self, root: Path, files: tuple[int, int] | None = None, **options: Any) -> None:
         self.root = root
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.fakes.server", str(root), json.dumps(options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": f"{Path('src').absolute()}:{Path().absolute()}"},
+            preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files)),
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -205,3 +207,23 @@ async def test_who_finds_the_server_finds_its_key(api: Api) -> None:
 
     await announced(api.system, Lock(-1), None)()
     assert seen == [api.system.keys.local]
+
+
+@pytest.mark.parametrize("files", [(64, 4096), (256, 256)])
+def test_many_connections_leave_it_files_to_work_with(
+    tmp_path: Path, files: tuple[int, int]
+) -> None:
+    """The limit is raised as far as the host lets us; what is given up then is connections."""
+    running = Running(tmp_path, files=files)
+    address = ("127.0.0.1", httpx.URL(running.url).port or 0)
+    idle: list[socket.socket] = []
+    try:
+        idle.extend(socket.create_connection(address, timeout=10) for _ in range(400))
+        with running.client() as client:
+            reply = client.post("/v2/sandboxes", json={"templateID": "base"})
+        assert reply.status_code == 201
+    finally:
+        for connection in idle:
+            connection.close()
+        _, errors = running.end()
+    assert "Too many open files" not in errors

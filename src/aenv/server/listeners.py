@@ -1,11 +1,35 @@
-"""The sockets a server listens on; bound before anything else, so a taken port costs nothing."""
+"""The sockets a server listens on; bound before anything else, so a taken port costs nothing. And
+how many connections it can hold.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import resource
 import socket
 
 from aenv.models.errors import HostSetupError
+
+_MANY_FILES = 1 << 16
+_OWN_FILES = 128
+_FEWEST = 32
+
+
+def connection_limit() -> int:
+    """Raise our limit of open files as far as we may; the connections that it allows.
+
+    One to a guest takes two files, and what is left keeps the catalog, the supervisor and the
+    agents reachable however many clients come.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    files = _MANY_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(_FEWEST, (files - _OWN_FILES) // 2)
 
 
 def bind(host: str, port: int) -> socket.socket:

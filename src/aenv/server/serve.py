@@ -22,7 +22,7 @@ from aenv.control.instances import DataLock, make_private
 from aenv.control.system import System, open_local
 from aenv.models.settings import Settings
 from aenv.server import logs
-from aenv.server.listeners import bind, url_of
+from aenv.server.listeners import bind, connection_limit, url_of
 
 log = structlog.get_logger()
 GRACE = 5
@@ -134,11 +134,14 @@ def _server(
     system: System, secure: socket.socket | None, announce: Callable[[], Awaitable[None]]
 ) -> Server:
     from aenv.server.app import create_app
-    from aenv.server.proxy import make_protocol
+    from aenv.server.proxy import ProxySettings, make_protocol
     from aenv.server.waking import waking
 
     protocol = make_protocol(
-        system.routes, resolve=waking(system), is_credential=system.keys.is_valid
+        system.routes,
+        ProxySettings(max_connections=min(ProxySettings().max_connections, connection_limit())),
+        resolve=waking(system),
+        is_credential=system.keys.is_valid,
     )
     system.doors.attach(protocol.proxy.gate)
     stats = protocol.proxy.stats
