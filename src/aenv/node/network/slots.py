@@ -33,7 +33,9 @@ log = logging.getLogger(__name__)
 
 _RETRY = 5.0
 _LULL = 0.5
-"""Seconds a refill leaves the processors to the sandbox that took a slot, while slots are left."""
+"""Seconds a refill waits while slots are left: the processors belong to the sandbox that took one,
+or to a server's start.
+"""
 _CLOSED = Egress(allow_internet=False)
 
 __all__ = ["Slot", "SlotPool"]
@@ -213,10 +215,10 @@ class SlotPool:
     async def _fill(self) -> None:
         while True:
             await self._wanted.wait()
-            if self._idle:
-                await asyncio.sleep(_LULL)
             try:
                 while len(self._idle) < self._size:
+                    if self._idle:
+                        await asyncio.sleep(_LULL)
                     self._idle.append(await self._make_now())
                 self._wanted.clear()
             except (AenvError, OSError) as error:
