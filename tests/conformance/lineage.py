@@ -8,6 +8,8 @@ import hashlib
 import json
 import secrets
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,12 @@ class Guest:
 
     async def start(self, script: str, *, tag: str, limit: float) -> int:
         """Start a script with a time limit in seconds, and leave it running. Returns its pid."""
+        async with self.attached(script, tag=tag, limit=limit) as pid:
+            return pid
+
+    @asynccontextmanager
+    async def attached(self, script: str, *, tag: str, limit: float) -> AsyncIterator[int]:
+        """Start a script and stay connected to its output, without reading it."""
         message = {"process": {"cmd": "/bin/sh", "args": ["-c", script]}, "tag": tag}
         headers = {
             "Content-Type": "application/connect+json",
@@ -79,9 +87,8 @@ class Guest:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
             url = self._url("/process.Process/Start")
             async with client.stream("POST", url, content=body, headers=headers) as reply:
-                async for event in process_events(reply.aiter_bytes()):
-                    return int(event["start"]["pid"])
-        raise AssertionError("the agent started nothing")
+                events = process_events(reply.aiter_bytes())
+                yield int((await anext(events))["start"]["pid"])
 
     async def status(self, path: str, headers: dict[str, str]) -> int:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:

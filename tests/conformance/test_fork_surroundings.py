@@ -31,6 +31,9 @@ def answer():
     except OSError as error:
         return type(error).__name__
 """
+FLOOD = """
+i=0; while :; do i=$((i+1)); echo $i > /tmp/count; head -c 100000 /dev/zero; done
+"""
 INSIDE = """
 import os, socket
 server = socket.create_server(("127.0.0.1", 0))
@@ -82,6 +85,20 @@ async def test_open_connections_end_and_listeners_go_on_in_each_child(forking: S
         with await _connect(child) as anew:
             assert await _said(anew) == child.id
     connection.close()
+
+
+async def test_a_process_that_waits_for_its_client_goes_on_without_it(forking: Subject) -> None:
+    guest = await boot(forking)
+    count = "cat /tmp/count 2>/dev/null || true"
+    async with guest.attached(FLOOD, tag="flood", limit=600):
+        await guest.eventually(count)
+        stopped = await _standing(guest, count)
+        kept = await keep(forking, guest)
+        child = await fork(forking, kept)
+
+        await child.eventually(f"test $(cat /tmp/count) -gt {stopped + 10} && echo more || true")
+        await guest.machine.thaw()
+        assert int(await guest.run(count)) == stopped, "the source's client is still there"
 
 
 async def test_connections_inside_the_sandbox(forking: Subject) -> None:
@@ -230,6 +247,16 @@ async def test_a_resume_from_the_disk_is_the_same_machine_newly_booted(forking: 
     after = (await again.run(IDENTITY)).split("\n")
     assert after[:-1] == identity[:-1]
     assert after[-1] != identity[-1], "the boot id"
+
+
+async def _standing(guest: Guest, script: str) -> int:
+    """What the script says once it says the same three times in a row."""
+    said: list[str] = []
+    async with asyncio.timeout(30):
+        while len(said) < 3 or len(set(said[-3:])) > 1:
+            said.append(await guest.run(script))
+            await asyncio.sleep(0.2)
+    return int(said[-1])
 
 
 async def _connect(guest: Guest) -> socket.socket:
