@@ -158,20 +158,6 @@ def the_same_idempotency_key_is_the_same_sandbox():
 
 
 @scenario
-def pausing_is_refused_with_a_reason_and_loses_nothing():
-    sandbox = Sandbox.create(timeout=60)
-    try:
-        pause = getattr(sandbox, "pause", None) or sandbox.beta_pause
-        error = raises(SandboxException, pause)
-        assert "501" in str(error) or "not" in str(error).lower()
-        assert sandbox.is_running()
-    finally:
-        sandbox.kill()
-    error = raises(SandboxException, lambda: Sandbox.create(lifecycle={"on_timeout": "pause"}))
-    assert "501" in str(error) or "pause" in str(error).lower()
-
-
-@scenario
 def metrics_are_there_at_once():
     with Sandbox.create(timeout=60) as sandbox:
         samples = sandbox.get_metrics()
