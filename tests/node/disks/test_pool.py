@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -311,7 +312,9 @@ async def test_plain_folders_count_what_is_in_them(
     tmp_path: Path, lower: Path, identify: Identify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without mkfs.btrfs there are no limits, and that is said."""
-    monkeypatch.setenv("PATH", "/nonexistent")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/du").symlink_to(shutil.which("du") or "du")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     settings = make_settings(tmp_path)
     host = open_host(settings)
     pool = DiskPool(settings, host)

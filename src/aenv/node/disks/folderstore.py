@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import subprocess
 from pathlib import Path
 
 from aenv.node.disks.disk import DiskUsage
 from aenv.node.disks.stores import ImageUsage, PoolKind, Store, free_bytes
-from aenv.node.disks.walks import FolderSizes
+from aenv.node.disks.walks import FolderSizes, remove_tree
 from aenv.node.engine import Finding, Severity
 
 _COPY_TIMEOUT = 1800
@@ -31,7 +30,7 @@ class FolderStore(Store):
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for pattern in (".new-*", ".images/.new-*", ".images/.dropped-*"):
             for leftover in self.root.glob(pattern):
-                shutil.rmtree(leftover)
+                remove_tree(leftover)
 
     def make(self, name: str, limit_bytes: int) -> Path:
         self.path(name).mkdir(mode=0o700)
@@ -39,7 +38,7 @@ class FolderStore(Store):
 
     def remove(self, name: str) -> None:
         self._sizes.forget(self.path(name))
-        shutil.rmtree(self.path(name), ignore_errors=not self.path(name).exists())
+        remove_tree(self.path(name))
 
     def usage(self, name: str) -> DiskUsage:
         return DiskUsage(self._sizes.of(self.path(name)), 0)
@@ -67,7 +66,7 @@ class FolderStore(Store):
         self._sizes.forget(path)
         if path.exists():
             path.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=not doomed.exists())
+        remove_tree(doomed)
 
     def _copy(self, source: Path, target: Path) -> None:
         """Whole or absent. Where the file system can, the bytes are shared."""
@@ -76,7 +75,7 @@ class FolderStore(Store):
         if not source.is_dir():
             raise FileNotFoundError(errno.ENOENT, "it is gone", str(source))
         partial = target.with_name(f".new-{target.name}")
-        shutil.rmtree(partial, ignore_errors=True)
+        remove_tree(partial)
         command = ["cp", "-a", "--reflink=auto", "--", str(source), str(partial)]
         try:
             done = subprocess.run(
@@ -87,7 +86,7 @@ class FolderStore(Store):
                 raise OSError(errno.ENOSPC if full else errno.EIO, done.stderr.strip()[-300:])
             partial.rename(target)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
 
     def room(self) -> int:
         return free_bytes(self.root) - self._reserve
