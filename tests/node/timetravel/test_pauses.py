@@ -211,7 +211,7 @@ async def test_a_restarted_server_finds_the_paused_hot(host: Host) -> None:
 
     adoption = await host.restart(paused=(guest.spec,), snapshots=[name])
 
-    assert adoption.paused == (guest.spec.sandbox_id,)  # type: ignore[attr-defined]
+    assert adoption.paused == (guest.spec.sandbox_id,)
     back = await host.resume(guest, name)
     assert back.running.restored is RestoreMode.HOT
     assert (await back.count())[1] > 0

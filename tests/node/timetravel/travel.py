@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from aenv.node.host import open_host
 from aenv.node.hosts import measure_headroom
 from aenv.node.images import ImageStore
 from aenv.node.local import LocalNode, NodeParts
-from aenv.node.port import AdoptRequest, RunningSandbox, SandboxSpec
+from aenv.node.port import Adoption, AdoptRequest, RunningSandbox, SandboxSpec
 
 SMALL = Resources(cpu=2, memory_mb=512, disk_mb=512)
 TEMPLATE = "host"
@@ -114,15 +115,21 @@ class Host:
         return host
 
     async def restart(
-        self, *specs: SandboxSpec, paused: tuple[SandboxSpec, ...] = (), snapshots: object = ()
-    ) -> object:
+        self,
+        *specs: SandboxSpec,
+        paused: tuple[SandboxSpec, ...] = (),
+        snapshots: Collection[str] = (),
+    ) -> Adoption:
         """A new server process; the old one is gone without a word or was closed."""
         await self.node.close()
         return await self.begin(*specs, paused=paused, snapshots=snapshots)
 
     async def begin(
-        self, *specs: SandboxSpec, paused: tuple[SandboxSpec, ...] = (), snapshots: object = ()
-    ) -> object:
+        self,
+        *specs: SandboxSpec,
+        paused: tuple[SandboxSpec, ...] = (),
+        snapshots: Collection[str] = (),
+    ) -> Adoption:
         self.node = make_node(self.settings, self.agent)
         requests = [
             AdoptRequest(
@@ -135,7 +142,7 @@ class Host:
             )
             for spec in (*specs, *paused)
         ]
-        return await self.node.start(tuple(requests), snapshots=frozenset(snapshots))  # type: ignore[call-overload]
+        return await self.node.start(tuple(requests), snapshots=frozenset(snapshots))
 
     async def create(self, **changes: object) -> Guest:
         spec = make_spec(**changes)
@@ -145,6 +152,6 @@ class Host:
         spec = replace(guest.spec, snapshot=snapshot, **changes)  # type: ignore[arg-type]
         return Guest(guest.spec, await self.node.resume(spec))
 
-    async def clear(self) -> None:
-        await self.node.start(())
-        await self.node.close()
+    async def disk_images(self) -> list[str]:
+        engine = await self.node._engines.get("gvisor")
+        return [image.name for image in await engine.disk_images()]

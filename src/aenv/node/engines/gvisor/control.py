@@ -138,6 +138,7 @@ class ControlSocket:
         finally:
             for reader in readers:
                 reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
         return ExecResult(
             os.waitstatus_to_exitcode(int(status)) % 256
             if not os.WIFSIGNALED(int(status))

@@ -37,7 +37,7 @@ from aenv.node.supervisor.client import Ending
 log = logging.getLogger(__name__)
 
 _RETRY = 1.0
-_PROBE_TIMEOUT = 1.0
+_PROBE_TIMEOUT = 5.0
 
 
 class GVisorMachine(Machine):
