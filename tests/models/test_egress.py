@@ -4,7 +4,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from aenv.models.egress import MAX_ENTRIES, Egress, parse, parse_openings
+from aenv.models.egress import MAX_ENTRIES, Egress, parse, parse_openings, require_openable
 from aenv.models.errors import HostSetupError, InvalidRequestError
 from aenv.models.sandboxes import NetworkPolicy
 
@@ -100,3 +100,11 @@ def test_overlapping_entries_become_disjoint() -> None:
 def test_a_wrong_opening_is_named(entry: str) -> None:
     with pytest.raises(HostSetupError, match=entry):
         parse_openings([entry])
+
+
+def test_a_private_target_that_stays_closed_is_refused_rather_than_ignored() -> None:
+    asked = parse(NetworkPolicy(allow_out=("203.0.113.0/24", "10.1.2.0/24")))
+    with pytest.raises(InvalidRequestError, match=r"allowOut: '10\.1\.2\.0/24' is private"):
+        require_openable(asked, ())
+    require_openable(asked, parse_openings(["10.1.2.3/32:443"]))
+    require_openable(parse(NetworkPolicy(allow_out=("0.0.0.0/0",))), ())

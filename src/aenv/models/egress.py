@@ -107,6 +107,20 @@ def parse(policy: NetworkPolicy, openings: Sequence[Opening] = ()) -> Egress:
     )
 
 
+def require_openable(egress: Egress, openings: Sequence[Opening]) -> None:
+    """InvalidRequestError when ``allow_out`` names a private target that stays closed all the same.
+
+    Apart from :func:`parse`, which must read old policies after an operator closed something.
+    """
+    for network in egress.allow:
+        inside = any(network.subnet_of(private) for private in PRIVATE)
+        if inside and not any(network.overlaps(opening.network) for opening in openings):
+            raise InvalidRequestError(
+                f"network.allowOut: '{network}' is private; only the operator can open it "
+                f"(setting egress.private_allow, '{network}')."
+            )
+
+
 def parse_openings(entries: Iterable[str]) -> tuple[Opening, ...]:
     """Read ``egress.private_allow``: ``CIDR`` or ``CIDR:port``. HostSetupError if wrong."""
     return tuple(_opening(entry) for entry in entries)

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from ipaddress import IPv4Address
 
-from aenv.models.egress import Egress, parse, parse_openings
+from aenv.models.egress import Egress, parse, parse_openings, require_openable
 from aenv.models.errors import AenvError, ConflictError, HostSetupError, InvalidRequestError
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.models.settings import Settings
@@ -111,6 +111,7 @@ class SlotPool:
         Raises InvalidRequestError or HostSetupError, and the old policy stays.
         """
         egress = parse(policy, self._openings)
+        require_openable(egress, self._openings)
         if egress == self._gate.egress(slot):
             return
         claim = self._claims[slot.index]
