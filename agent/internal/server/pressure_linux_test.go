@@ -46,8 +46,8 @@ func TestASlowReaderGetsEverythingAlsoAfterTheExit(t *testing.T) {
 func TestAFloodCostsNeitherMemoryNorOthersProgress(t *testing.T) {
 	s := start(t)
 	client := s.processes()
-	flood := launch(t, client, bash("exec yes"), 0)
-	pid := flood.pid(t) // and nothing more is read
+	flood := launch(t, client, bash(`exec yes "$(printf %01000d 0)"`), 0) // long lines: the log costs little
+	pid := flood.pid(t)                                                   // and nothing more is read
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
