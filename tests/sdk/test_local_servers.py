@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,3 +76,18 @@ def test_a_namesake_is_warned_of(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "pip uninstall aenvironment" in done.stderr
+
+
+def test_a_server_on_demand_takes_the_port_that_the_settings_file_names(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AENV_PORT")
+    launch.folders.config.mkdir(parents=True, exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (launch.folders.config / "config.toml").write_text(f"port = {port}\n")
+        with pytest.raises(
+            (ServerUnreachableError, HostSetupError), match=f"port {port} .* in use"
+        ):
+            local_servers.find_or_start(launch)
+    assert local_servers.find_or_start(launch).url == f"http://127.0.0.1:{port}"

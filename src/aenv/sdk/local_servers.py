@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ IDLE_EXIT = 600
 START_DEADLINE = 60.0
 LOG_NAME = "server.log"
 LOCK_NAME = "server.lock"
+SETTINGS_NAME = "config.toml"
 _NO_ENGINE = (
     'gVisor sandboxes need root on Linux. Run this as root (sudo), or let root run "aenv up" and '
     "store its key here with `aenv auth set`. For code you trust there is the process engine, "
@@ -55,9 +57,10 @@ class Launch:
     def find(self) -> Endpoint | None:
         return find(self.folders, api_key=self.api_key, strict=self.strict)
 
-    def argv(self, port: int) -> list[str]:
-        words = [sys.executable, "-m", "aenv.cli.main", "server"]
-        words += ["--data", str(self.folders.data), "--port", str(port)]
+    def argv(self, port: int | None) -> list[str]:
+        words = [sys.executable, "-m", "aenv.cli.main", "server", "--data", str(self.folders.data)]
+        if port is not None:
+            words += ["--port", str(port)]
         if self.host:
             words += ["--host", self.host]
         if self.engine:
@@ -112,7 +115,7 @@ def find_or_start(launch: Launch) -> Endpoint:
     if found is not None:
         return found
     require_server_extra()
-    _require_rights(launch.engine)
+    _require_rights(launch.engine or _configured(launch.folders, "engine"))
     with _only_one(launch.folders):
         return launch.find() or _start(launch)
 
@@ -145,7 +148,7 @@ def require_server_extra() -> None:
 
 def _require_rights(engine: str | None) -> None:
     """What would make the server's start fail anyway, said better."""
-    if (engine or os.environ.get("AENV_ENGINE") or "gvisor") == "process":
+    if engine == "process":
         return
     if sys.platform != "linux" or os.geteuid() != 0:
         raise HostSetupError(f"no aenv server runs here. {_NO_ENGINE}")
@@ -169,7 +172,7 @@ def _start(launch: Launch) -> Endpoint:
     folder = launch.folders.data
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = log_of(launch.folders)
-    port = launch.port if launch.port is not None else _default_port()
+    port = launch.port if launch.port is not None else _usual_port(launch.folders)
     with log.open("ab") as output:
         start = output.tell()
         process = subprocess.Popen(
@@ -210,19 +213,36 @@ def _last_words(log: Path, start: int) -> str:
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - 4096))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it wrote nothing"
+    return lines[-1].removeprefix("aenv: ") if lines else "it wrote nothing"
 
 
-def _default_port() -> int:
-    """The usual port, or a free one when some other program has it."""
-    port = int(os.environ.get("AENV_PORT") or DEFAULT_PORT)
+def _usual_port(folders: Folders) -> int | None:
+    """The default port, 0 (any) when some other program has it; None: the settings name one."""
+    if _configured(folders, "port"):
+        return None
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             return 0
-    return port
+    return DEFAULT_PORT
+
+
+def displaced(folders: Folders, url: str) -> bool:
+    """Whether another program's hold of the default port made the server take another one."""
+    return not _configured(folders, "port") and urlsplit(url).port != DEFAULT_PORT
+
+
+def _configured(folders: Folders, key: str) -> str | None:
+    """What environment or settings file say; a broken file is the server's to complain about."""
+    if text := os.environ.get(f"AENV_{key.upper()}"):
+        return text
+    try:
+        value = tomllib.loads((folders.config / SETTINGS_NAME).read_text()).get(key)
+    except (OSError, ValueError):
+        return None
+    return None if value is None else str(value)
 
 
 @contextmanager
