@@ -132,9 +132,9 @@ def test_what_a_dead_server_left_can_be_ended_without_it(make_server: MakeServer
     wire.create()
     wire.create(engine="process")
     server.kill()
-    assert "2 sandboxes of it live on" in server.told("down")
+    assert "it left 2 sandboxes running" in server.told("down")
     assert remains(server) != []
-    assert "2 sandboxes that had lived on were killed" in server.told("down", "--kill")
+    assert "killed 2 sandboxes it had left running" in server.told("down", "--kill")
     assert remains(server) == []
     server.start()
     assert Wire(server).ids() == set()

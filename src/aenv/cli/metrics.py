@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aenv.cli.apps import SANDBOXES, command, common, is_tty
-from aenv.cli.outputs import emit_json, size, table
+from aenv.cli.outputs import emit_json, rich_table, size, table
 from aenv.cli.sessions import client, run
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from aenv.models.sandboxes import SandboxMetrics
     from aenv.sdk import SandboxInfo
     from aenv.sdk.client import Client
@@ -45,10 +47,17 @@ async def _live(interval: float) -> None:
     from rich.live import Live
 
     async with client() as server:
-        with Live(_table(await _sample(server)), screen=True, auto_refresh=False) as live:
+        with Live(await _table(server), screen=True, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(interval)
-                live.update(_table(await _sample(server)), refresh=True)
+                live.update(await _table(server), refresh=True)
+
+
+async def _table(server: Client) -> Table:
+    shown = rich_table(COLUMNS, [_row(sample) for sample in await _sample(server)])
+    shown.caption = "Ctrl-C ends this"
+    shown.caption_justify = "left"
+    return shown
 
 
 async def _sample(server: Client) -> list[Sample]:
@@ -76,13 +85,3 @@ def _row(sample: Sample) -> tuple[str, ...]:
         size(metrics.disk_used),
     )
     return (info.id, name, cpu, *used)
-
-
-def _table(samples: list[Sample]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(*COLUMNS, box=None, pad_edge=False, header_style="bold")
-    for sample in samples:
-        shown.add_row(*(Text(cell) for cell in _row(sample)))
-    return shown

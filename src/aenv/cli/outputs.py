@@ -9,10 +9,13 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aenv.cli.apps import common, is_tty
 from aenv.models.errors import AenvError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def emit_json(value: Any) -> None:
@@ -33,7 +36,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """On a terminal with colours; into a pipe as plain columns, nothing cut."""
     cells = [[str(cell) for cell in row] for row in rows]
     if is_tty(1):
-        _rich_table(columns, cells)
+        from rich.console import Console
+
+        Console().print(rich_table(columns, cells))
         return
     widths = [
         max(len(column), *(len(row[i]) for row in cells)) if cells else len(column)
@@ -79,6 +84,11 @@ def span(delta: Any) -> str:
     return f"{max(seconds, 0)}s"
 
 
+def counted(count: int) -> str:
+    """``1 sandbox``, ``2 sandboxes``."""
+    return f"{count} sandbox" + ("" if count == 1 else "es")
+
+
 def pairs(values: Sequence[str], what: str) -> dict[str, str]:
     """``["A=1"]`` → ``{"A": "1"}``."""
     found = {}
@@ -92,17 +102,17 @@ def pairs(values: Sequence[str], what: str) -> dict[str, str]:
     return found
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]]) -> None:
-    from rich.console import Console
+def rich_table(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> Table:
+    """Narrow terminals fold every cell but ids, which people copy."""
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        shown.add_column(column, overflow="fold")
+        shown.add_column(column, overflow="fold", no_wrap=column == "id")
     for row in cells:
         shown.add_row(*(Text(cell) for cell in row))
-    Console().print(shown)
+    return shown
 
 
 def _plain(value: Any) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aenv.cli.apps import SANDBOXES, command, common, is_tty
-from aenv.cli.outputs import age, emit, emit_json, note, pairs, size, span, table
+from aenv.cli.outputs import age, counted, emit, emit_json, note, pairs, size, span, table
 from aenv.cli.sessions import full_id, run, sandbox
+from aenv.models.sandboxes import SandboxState
 
 if TYPE_CHECKING:
     from aenv.models.sandboxes import SandboxMetrics
@@ -22,14 +24,22 @@ Filter = Annotated[
 ]
 
 
+class State(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
 @command("ls", SANDBOXES)
 @command("list", SANDBOXES, hidden=True)
 def ls(
     filters: Filter = None,
+    state: Annotated[
+        State | None, typer.Option("--state", help="Only running or only paused ones.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only ids.")] = False,
 ) -> None:
     """List sandboxes, newest first."""
-    found = run(_list(filters))
+    found = run(_list(filters, state))
     if common.json:
         emit_json(found)
     elif quiet:
@@ -52,7 +62,17 @@ def inspect(reference: Reference) -> None:
         ("state", info.state),
         ("engine", (info.engine or "-") + ("" if info.isolated else " (no isolation)")),
         ("started", f"{info.started_at:%Y-%m-%d %H:%M:%S} ({age(info.started_at)} ago)"),
-        ("ends", f"{info.end_at:%Y-%m-%d %H:%M:%S} (in {span(info.end_at - datetime.now(UTC))})"),
+        ("ends", _end(info)),
+        *(
+            (what, value)
+            for what, value in (
+                ("kept", info.pause_mode),
+                ("came back", info.restored),
+                ("note", info.note),
+                ("from sandbox", info.parent_sandbox),
+            )
+            if value
+        ),
         ("cpu", f"{info.cpu:g}"),
         ("memory", size(info.memory_mb * 2**20)),
         ("disk", size(info.disk_mb * 2**20)),
@@ -91,7 +111,7 @@ def rm(
     if (everything or filters) and ids and not yes:
         if not is_tty(0):
             raise typer.BadParameter("killing several sandboxes without a terminal needs -y")
-        typer.confirm(f"Kill {len(ids)} sandboxes?", abort=True, err=True)
+        typer.confirm(f"Kill {counted(len(ids))}?", abort=True, err=True)
     gone, missing = run(_kill(ids))
     if common.json:
         emit_json({"killed": gone, "missing": missing})
@@ -101,6 +121,12 @@ def rm(
         for one in missing:
             note(f"aenv: there is no sandbox {one}")
     raise typer.Exit(1 if missing else 0)
+
+
+def _end(info: SandboxInfo) -> str:
+    if info.state is SandboxState.PAUSED:
+        return "never while it is paused"
+    return f"{info.end_at:%Y-%m-%d %H:%M:%S} (in {span(info.end_at - datetime.now(UTC))})"
 
 
 def _show(found: list[SandboxInfo]) -> None:
@@ -113,7 +139,7 @@ def _show(found: list[SandboxInfo]) -> None:
                 info.alias or info.template,
                 info.state + ("" if info.isolated else " (no isolation)"),
                 age(info.started_at, now=now),
-                span(info.end_at - now),
+                "-" if info.state is SandboxState.PAUSED else span(info.end_at - now),
                 f"{info.cpu:g}",
                 size(info.memory_mb * 2**20),
                 " ".join(f"{key}={value}" for key, value in sorted(info.metadata.items())),
@@ -123,11 +149,13 @@ def _show(found: list[SandboxInfo]) -> None:
     )
 
 
-async def _list(filters: list[str] | None) -> list[SandboxInfo]:
+async def _list(filters: list[str] | None, state: State | None = None) -> list[SandboxInfo]:
     from aenv.sdk import AsyncSandbox
 
     metadata = pairs(filters or [], "--filter")
-    return await AsyncSandbox.list(metadata=metadata, **common.server)
+    return await AsyncSandbox.list(
+        metadata=metadata, state=state.value if state else None, **common.server
+    )
 
 
 async def _inspect(reference: str) -> tuple[SandboxInfo, SandboxMetrics | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aenv.cli.apps import SERVER, command, common, is_tty
-from aenv.cli.outputs import emit, emit_json, note
+from aenv.cli.outputs import counted, emit, emit_json, note
 from aenv.cli.sessions import run
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine =
         emit_json({"url": endpoint.url, "started": before is None})
     else:
         emit(endpoint.url)
+        if not before and port is None and local_servers.displaced(launch.folders, endpoint.url):
+            note("another program has the default port: this one is used instead")
         note(
             "the server runs already" if before else f"log: {local_servers.log_of(launch.folders)}"
         )
@@ -101,7 +103,7 @@ def _asked(count: int) -> bool:
         count > 0
         and is_tty(0)
         and typer.confirm(
-            f"{count} sandboxes run. Kill them? (No: they run on, and `aenv up` finds them)",
+            f"{counted(count)} running. Kill? (No: left running for the next `aenv up`)",
             err=True,
         )
     )
@@ -191,19 +193,16 @@ def _tell_down(*, stopped: bool, killed: int, left: int = 0) -> None:
     elif not stopped:
         note(f"no server runs{_remnant(killed, left)}")
     elif left:
-        note(f"the server has ended; {left} sandboxes run on")
+        note(f"the server has ended; it left {counted(left)} running")
     else:
-        note(
-            f"the server has ended; {killed} sandboxes killed" if killed else "the server has ended"
-        )
+        note("the server has ended" + (f"; killed {counted(killed)}" if killed else ""))
 
 
 def _remnant(killed: int, left: int) -> str:
     if killed:
-        return f"; {killed} sandboxes that had lived on were killed"
+        return f"; killed {counted(killed)} it had left running"
     if left:
         return (
-            f", but {left} sandboxes of it live on: `aenv up` finds them, `aenv down --kill` "
-            "ends them"
+            f", but it left {counted(left)} running: `aenv up` takes over, `aenv down --kill` kills"
         )
     return ""

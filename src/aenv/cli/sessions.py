@@ -79,7 +79,9 @@ async def full_id(reference: str) -> str:
     ids = [info.id for info in await AsyncSandbox.list(**common.server)]
     matches = [found for found in ids if found.startswith(reference)]
     if len(matches) > 1:
-        raise InvalidRequestError(f"{reference!r} is the beginning of {len(matches)} sandbox ids")
+        raise InvalidRequestError(
+            f"{reference!r} is the beginning of {len(matches)} sandbox ids: write more of the one"
+        )
     if not matches:
         raise SandboxNotFoundError(f"there is no sandbox {reference!r}; aenv ls shows what runs")
     return matches[0]
