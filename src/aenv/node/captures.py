@@ -86,13 +86,19 @@ class Capturer:
             try:
                 captured = await self._copy(resident, engine, draft, order)
                 await faults.reach(f"{order.operation}.copied")
-            except BaseException:
-                await finish(_drop(engine, order.snapshot_id))
-                raise
-            finally:
                 if not stay_frozen:
                     await finish(_thaw(resident))
+            except BaseException:
+                await finish(_drop(engine, order.snapshot_id))
+                if not stay_frozen:
+                    with suppress(AenvError):  # it is the failure itself, or the machine is dead
+                        await finish(_thaw(resident))
+                raise
             return await self._publish(resident, engine, draft, order, captured)
+
+    async def discard(self, engine: Engine, snapshot_id: str) -> None:
+        """Take back what was published and never acknowledged."""
+        await self._store.delete(snapshot_id, lambda: _drop(engine, snapshot_id))
 
     async def _write_dirty(self, resident: Resident, order: Order) -> None:
         if not order.memory:  # what the guest has not written yet would be lost with its memory

@@ -68,6 +68,7 @@ class Pauses:
                 await finish(self._run_on(resident))
                 raise
             if resident.gone:
+                await finish(self._capturer.discard(engine, order.snapshot_id))
                 raise ConflictError(f"sandbox {resident.sandbox_id} was killed while it was paused")
             await faults.reach("pause.marked")
         if order.memory:

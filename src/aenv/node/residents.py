@@ -137,6 +137,10 @@ class Residents:
             end = await resident.machine.wait()
         except AenvError as error:
             end = SandboxExit(resident.sandbox_id, None, Culprit.INFRASTRUCTURE, str(error))
+        async with resident.lock:  # a pause whose image is whole by now is one
+            await self._ended(resident, end)
+
+    async def _ended(self, resident: Resident, end: SandboxExit) -> None:
         if resident.departure is not None:
             return
         if resident.hot is None or resident.hot.snapshot_id is None:
