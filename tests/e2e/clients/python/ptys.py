@@ -27,13 +27,16 @@ def ctrl_c_interrupts_the_foreground(sandbox: Sandbox):
     handle = sandbox.pty.create(PtySize(rows=24, cols=80), timeout=60)
     output = bytearray()
     sandbox.pty.send_stdin(handle.pid, b"echo re''ady; sleep 1000\n")
-    sent = False
+    interrupted = asked = 0
     for _, _, data in handle:
         output.extend(data or b"")
-        if b"ready" in output and not sent:
-            sent = True
+        if b"ready" in output and not interrupted:
             sandbox.pty.send_stdin(handle.pid, b"\x03")
+            interrupted = len(output)
+        elif interrupted and not asked and b"$ " in output[interrupted:]:
+            # not before the prompt: an interrupt throws away what was typed ahead
             sandbox.pty.send_stdin(handle.pid, b"echo still-he''re; exit\n")
+            asked = len(output)
         if b"still-here" in output:
             break
     assert b"still-here" in output
