@@ -14,23 +14,27 @@ from aenv._version import __version__
 if TYPE_CHECKING:
     from aenv.guest import Restore, on_restore
     from aenv.models.errors import AenvError
-    from aenv.sdk import AsyncSandbox, CommandResult, Sandbox
+    from aenv.sdk import AsyncSandbox, AsyncSnapshot, CommandResult, Sandbox, Snapshot
 
 _EXPORTS = {
     "AenvError": "aenv.models.errors",
     "AsyncSandbox": "aenv.sdk",
+    "AsyncSnapshot": "aenv.sdk",
     "CommandResult": "aenv.sdk",
     "Restore": "aenv.guest",
     "Sandbox": "aenv.sdk",
+    "Snapshot": "aenv.sdk",
     "on_restore": "aenv.guest",
 }
 
 __all__ = [
     "AenvError",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "CommandResult",
     "Restore",
     "Sandbox",
+    "Snapshot",
     "__version__",
     "on_restore",
 ]

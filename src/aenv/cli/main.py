@@ -8,6 +8,7 @@ from typing import NoReturn
 from aenv.cli import (  # noqa: F401 - each registers its commands
     copies,
     hosts,
+    lifecycles,
     logs,
     metrics,
     ports,
@@ -15,7 +16,9 @@ from aenv.cli import (  # noqa: F401 - each registers its commands
     sandboxes,
     servers,
     shells,
+    snapshots,
     templates,
+    trees,
 )
 from aenv.cli.apps import app, common
 

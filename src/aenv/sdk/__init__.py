@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aenv.sdk._sync import Files, Process, Sandbox, Watch
+    from aenv.sdk._sync import Files, Process, Sandbox, Snapshot, Watch
     from aenv.sdk.archives import Progress
     from aenv.sdk.events import Exited, Output, OutputCallback, ProcessEvent, Started
     from aenv.sdk.files import AsyncFiles
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
         TemplateSummary,
     )
     from aenv.sdk.sandboxes import AsyncSandbox
+    from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
     from aenv.sdk.watches import AsyncWatch
 
 _HOMES = {
-    "_sync": ("Files", "Process", "Sandbox", "Watch"),
+    "_sync": ("Files", "Process", "Sandbox", "Snapshot", "Watch"),
     "archives": ("Progress",),
     "events": ("Exited", "Output", "OutputCallback", "ProcessEvent", "Started"),
     "files": ("AsyncFiles",),
@@ -42,6 +43,7 @@ _HOMES = {
         "TemplateSummary",
     ),
     "sandboxes": ("AsyncSandbox",),
+    "snapshots": ("AsyncSnapshot", "SnapshotInfo"),
     "watches": ("AsyncWatch",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -50,6 +52,7 @@ __all__ = [
     "AsyncFiles",
     "AsyncProcess",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "AsyncWatch",
     "CommandResult",
     "EntryInfo",
@@ -65,6 +68,8 @@ __all__ = [
     "Progress",
     "Sandbox",
     "SandboxInfo",
+    "Snapshot",
+    "SnapshotInfo",
     "Started",
     "TemplateSummary",
     "Watch",

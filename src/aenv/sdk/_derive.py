@@ -14,8 +14,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TARGET = HERE / "_sync.py"
-PARTS = "running.py"
-SOURCES = ("watches.py", "processes.py", "files.py", "sandboxes.py")
+PARTS = ("running.py", "lifecycles.py")
+SOURCES = ("watches.py", "processes.py", "files.py", "snapshots.py", "sandboxes.py")
 HEAD = '''"""The sync face, derived from the async one: ``python -m aenv.sdk._derive`` writes it."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import builtins
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Literal
 
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk._loops import iterate, run, threaded
@@ -42,6 +42,7 @@ from aenv.sdk.results import (
     SandboxInfo,
 )
 from aenv.sdk.sandboxes import AsyncSandbox
+from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
 from aenv.sdk.watches import AsyncWatch
 '''
 _DUNDERS = {"__aiter__": "__iter__", "__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -84,7 +85,7 @@ def _class(node: ast.ClassDef) -> str:
 def _bases(node: ast.ClassDef) -> list[ast.ClassDef]:
     """Parts of a class that live in a module of their own."""
     names = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    parts = ast.parse((HERE / PARTS).read_text()).body
+    parts = [part for module in PARTS for part in ast.parse((HERE / module).read_text()).body]
     return [p for p in parts if isinstance(p, ast.ClassDef) and p.name in names]
 
 
@@ -129,6 +130,8 @@ def _body(core: str, function: Function, returns: str, kinds: set[str]) -> list[
         return [f"return iterate({call})"]
     if isinstance(function, ast.AsyncFunctionDef):
         call = f"run({call})"
+    if match := re.fullmatch(r"builtins\.list\[Async(\w+)\]", returns):
+        return [f"return [{match[1]}._of(core) for core in {call}]"]
     if match := re.fullmatch(r"Async(\w+)", returns):
         maker = "cls" if "classmethod" in kinds else match[1]
         return [f"return {maker}._of({call})"]

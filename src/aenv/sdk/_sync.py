@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Literal
 
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk._loops import iterate, run, threaded
@@ -24,6 +24,7 @@ from aenv.sdk.results import (
     SandboxInfo,
 )
 from aenv.sdk.sandboxes import AsyncSandbox
+from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
 from aenv.sdk.watches import AsyncWatch
 
 
@@ -202,6 +203,62 @@ class Files:
         return repr(self._core).removeprefix("Async")
 
 
+class Snapshot:
+    """The snapshots of a server. ``url``, ``api_key`` and ``profile`` name it as for sandboxes."""
+
+    _core: AsyncSnapshot
+
+    @classmethod
+    def _of(cls, core: AsyncSnapshot) -> Snapshot:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        sandbox: str | None = None,
+        name: str | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> builtins.list[SnapshotInfo]:
+        """The newest first; those of one source ``sandbox``, or of one ``name``, if given."""
+        return run(
+            AsyncSnapshot.list(
+                sandbox=sandbox, name=name, url=url, api_key=api_key, profile=profile
+            )
+        )
+
+    @classmethod
+    def get(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> SnapshotInfo:
+        """By id or name; NotFoundError."""
+        return run(AsyncSnapshot.get(snapshot_id, url=url, api_key=api_key, profile=profile))
+
+    @classmethod
+    def delete(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> bool:
+        """Free it; sandboxes that were started from it run on. False when there is none."""
+        return run(AsyncSnapshot.delete(snapshot_id, url=url, api_key=api_key, profile=profile))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
 class Sandbox:
     """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
     :meth:`connect`.
@@ -219,7 +276,11 @@ class Sandbox:
         *,
         timeout: int = 300,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        auto_pause: bool = False,
+        auto_pause_memory: bool = True,
+        auto_resume: bool = False,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -234,14 +295,23 @@ class Sandbox:
 
         Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
         built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
-        names another engine than the server's; ``"process"`` isolates nothing.
+        names another engine than the server's; ``"process"`` isolates nothing. ``template`` may be
+        a snapshot's id.
+
+        ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
+        ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
+        any traffic to it then resumes it.
         """
         self._core = run(
             AsyncSandbox.create(
                 template,
                 timeout=timeout,
                 env=env,
+                secrets=secrets,
                 metadata=metadata,
+                auto_pause=auto_pause,
+                auto_pause_memory=auto_pause_memory,
+                auto_resume=auto_resume,
                 cpu=cpu,
                 memory_mb=memory_mb,
                 disk_mb=disk_mb,
@@ -267,7 +337,11 @@ class Sandbox:
         *,
         timeout: int = 300,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        auto_pause: bool = False,
+        auto_pause_memory: bool = True,
+        auto_resume: bool = False,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -282,7 +356,12 @@ class Sandbox:
 
         Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
         built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
-        names another engine than the server's; ``"process"`` isolates nothing.
+        names another engine than the server's; ``"process"`` isolates nothing. ``template`` may be
+        a snapshot's id.
+
+        ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
+        ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
+        any traffic to it then resumes it.
         """
         return cls._of(
             run(
@@ -290,7 +369,11 @@ class Sandbox:
                     template,
                     timeout=timeout,
                     env=env,
+                    secrets=secrets,
                     metadata=metadata,
+                    auto_pause=auto_pause,
+                    auto_pause_memory=auto_pause_memory,
+                    auto_resume=auto_resume,
                     cpu=cpu,
                     memory_mb=memory_mb,
                     disk_mb=disk_mb,
@@ -328,7 +411,9 @@ class Sandbox:
         api_key: str | None = None,
         profile: str | None = None,
     ) -> Sandbox:
-        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now."""
+        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now; a paused one is
+        resumed.
+        """
         return cls._of(
             run(
                 AsyncSandbox.connect(
@@ -342,12 +427,19 @@ class Sandbox:
         cls,
         *,
         metadata: Mapping[str, str] | None = None,
+        state: Literal["running", "paused"] | None = None,
         url: str | None = None,
         api_key: str | None = None,
         profile: str | None = None,
     ) -> builtins.list[SandboxInfo]:
-        """All sandboxes of the key, newest first; only those with all of ``metadata`` if given."""
-        return run(AsyncSandbox.list(metadata=metadata, url=url, api_key=api_key, profile=profile))
+        """All sandboxes of the key, newest first; only those with all of ``metadata``, or in
+        ``state``, if given.
+        """
+        return run(
+            AsyncSandbox.list(
+                metadata=metadata, state=state, url=url, api_key=api_key, profile=profile
+            )
+        )
 
     @property
     def id(self) -> str:
@@ -408,6 +500,19 @@ class Sandbox:
     def set_network(self, policy: NetworkPolicy) -> None:
         """Replace the egress rules; they hold for new connections at once."""
         run(self._core.set_network(policy))
+
+    def fork(
+        self, count: int = 1, *, timeout: int = 300, secrets: bool = False
+    ) -> builtins.list[Sandbox]:
+        """``count`` new sandboxes that go on from this moment, memory included; this one runs on.
+
+        All of them or none: when one fails the others are killed and its error is raised. With
+        ``secrets`` they are given the secret variables, too.
+        """
+        return [
+            Sandbox._of(core)
+            for core in run(self._core.fork(count, timeout=timeout, secrets=secrets))
+        ]
 
     def kill(self) -> bool:
         """End it and free all it holds; False when it was gone already."""
@@ -549,6 +654,39 @@ class Sandbox:
     def process(self, pid: int) -> Process:
         """A foreground handle on a running process, or on one that ended a moment ago."""
         return Process._of(run(self._core.process(pid)))
+
+    def pause(self, *, memory: bool = True) -> bool:
+        """Let it rest on disk until :meth:`resume`, without costing anything and without an end.
+        False when it was paused already.
+
+        Without ``memory`` only its files are kept, and it boots again on resume. Streams are cut;
+        the processes behind them go on after the resume.
+        """
+        return run(self._core.pause(memory=memory))
+
+    def resume(self, *, timeout: int = 300, memory: bool = True) -> bool:
+        """Let it run again, and live at least ``timeout`` seconds from now. False when it ran.
+
+        Without ``memory`` it boots from its files, whatever the pause has kept.
+        """
+        return run(self._core.resume(timeout=timeout, memory=memory))
+
+    def snapshot(self, name: str | None = None, *, memory: bool = True) -> SnapshotInfo:
+        """Keep it as it is now; it runs on. Start others by ``create(snapshot.id)``.
+
+        A name may hold a tag, ``name:tag``; the same again takes the place of the older one.
+        """
+        return run(self._core.snapshot(name, memory=memory))
+
+    def rollback(self, snapshot: SnapshotInfo | str, *, timeout: int = 300) -> None:
+        """Go back to a snapshot: this object is from now on a new sandbox, started from it, with
+        the old one's metadata, network rules and lifecycle; then the old one is killed.
+
+        So :attr:`id`, host names and tokens change, and a rollback that fails changes nothing: the
+        old sandbox runs until the new one does. Secret variables are handed on if this object has
+        made the sandbox. Processes and watches of the old one end.
+        """
+        run(self._core.rollback(snapshot, timeout=timeout))
 
     def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")

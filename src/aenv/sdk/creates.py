@@ -36,6 +36,10 @@ class Create:
     disk_mb: int | None = None
     network: NetworkPolicy | None = None
     engine: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auto_pause: bool = False
+    auto_pause_memory: bool = True
+    auto_resume: bool = False
 
     async def send(self, client: Client, *, wait: float) -> dict[str, Any]:
         """Ask until it is there. A template that is being built is waited for, up to ``wait``
@@ -69,13 +73,19 @@ class Create:
         body: dict[str, Any] = {
             "templateID": template,
             "timeout": self.timeout,
-            "envVars": dict(self.env),
+            "envVars": {**self.env, **self.secrets},
             "metadata": dict(self.metadata),
             "cpuCount": self.cpu,
             "memoryMB": self.memory_mb,
             "diskSizeMB": self.disk_mb,
             "engine": self.engine,
         }
+        if self.secrets:
+            body["secretEnvVars"] = list(self.secrets)
+        if self.auto_pause:
+            body |= {"autoPause": True, "autoPauseMemory": self.auto_pause_memory}
+        if self.auto_resume:
+            body["autoResume"] = {"enabled": True}
         if self.network is not None:
             body["allow_internet_access"] = self.network.allow_internet
             body["network"] = wire.network(self.network, create=True)

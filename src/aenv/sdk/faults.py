@@ -70,6 +70,11 @@ def from_response(
     return known(message, retry_after=_seconds(retry_after), culprit=_culprit(body))
 
 
+def from_body(body: dict[str, Any]) -> AenvError:
+    """The error of one part of an answer, as an error body spells it."""
+    return from_response(int(body.get("code") or 500), json.dumps(body).encode())
+
+
 def from_rpc(code: str, message: str) -> AenvError:
     """The error in a Connect stream's last frame."""
     return _BY_RPC.get(code, InfrastructureError)(message or code)

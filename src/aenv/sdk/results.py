@@ -41,6 +41,9 @@ class CommandResult:
 class SandboxInfo:
     """A sandbox as the server lists it. Tokens are no part of it.
 
+    ``restored``: how it last came back (hot, warm, disk), and ``note`` why not as asked.
+    ``parent_sandbox``, ``parent_snapshot``: what it was made from. A paused one has no end.
+
     ``engine`` is None where a server does not tell; :attr:`isolated` is False for the engine that
     runs code as the server's own user.
     """
@@ -56,6 +59,11 @@ class SandboxInfo:
     disk_mb: int
     metadata: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
+    pause_mode: str | None = None
+    restored: str | None = None
+    note: str | None = None
+    parent_sandbox: str | None = None
+    parent_snapshot: str | None = None
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> SandboxInfo:
@@ -71,6 +79,11 @@ class SandboxInfo:
             disk_mb=body.get("diskSizeMB", 0),
             metadata=dict(body.get("metadata") or {}),
             engine=body.get("engine"),
+            pause_mode=body.get("pauseMode"),
+            restored=body.get("restored"),
+            note=body.get("note"),
+            parent_sandbox=body.get("parentSandboxID"),
+            parent_snapshot=body.get("parentSnapshotID"),
         )
 
     @property

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
-from aenv.sdk import logs, servers, wire
+from aenv.sdk import faults, logs, servers, wire
 from aenv.sdk.client import Agent, Client
 from aenv.sdk.creates import Create
 from aenv.sdk.files import AsyncFiles
+from aenv.sdk.lifecycles import Lifecycle
 from aenv.sdk.results import LogLine, SandboxInfo, metrics_from_wire
 from aenv.sdk.running import Commands
 
 
-class AsyncSandbox(Commands):
+class AsyncSandbox(Commands, Lifecycle):
     """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
     :meth:`connect`.
 
@@ -27,11 +29,17 @@ class AsyncSandbox(Commands):
     used and started when none runs.
     """
 
-    def __init__(self, client: Client, body: Mapping[str, Any]) -> None:
+    def __init__(
+        self, client: Client, body: Mapping[str, Any], secrets: Mapping[str, str] | None = None
+    ) -> None:
         self._client = client
+        self._secrets = dict(secrets or {})
+        self._become(body)
+
+    def _become(self, body: Mapping[str, Any]) -> None:
         self._body = dict(body)
         self._id = str(body["sandboxID"])
-        super().__init__(Agent(client, self._id, body.get("envdAccessToken")))
+        Commands.__init__(self, Agent(self._client, self._id, body.get("envdAccessToken")))
         self._files = AsyncFiles(self._agent)
 
     @classmethod
@@ -41,7 +49,11 @@ class AsyncSandbox(Commands):
         *,
         timeout: int = 300,
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        auto_pause: bool = False,
+        auto_pause_memory: bool = True,
+        auto_resume: bool = False,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -56,12 +68,21 @@ class AsyncSandbox(Commands):
 
         Without ``template`` it is ``base``, or ``host`` (with a warning) while ``base`` is not
         built. A template that is being built is waited for, up to ``wait`` seconds. ``engine``
-        names another engine than the server's; ``"process"`` isolates nothing.
+        names another engine than the server's; ``"process"`` isolates nothing. ``template`` may be
+        a snapshot's id.
+
+        ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
+        ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
+        any traffic to it then resumes it.
         """
         request = Create(
             template=template,
             timeout=timeout,
             env=env or {},
+            secrets=secrets or {},
+            auto_pause=auto_pause,
+            auto_pause_memory=auto_pause_memory,
+            auto_resume=auto_resume,
             metadata=metadata or {},
             cpu=cpu,
             memory_mb=memory_mb,
@@ -71,7 +92,7 @@ class AsyncSandbox(Commands):
         )
         client = await servers.connect(url, api_key, profile, engine=engine)
         try:
-            return cls(client, await request.send(client, wait=wait))
+            return cls(client, await request.send(client, wait=wait), secrets)
         except BaseException:
             await client.aclose()
             raise
@@ -99,7 +120,9 @@ class AsyncSandbox(Commands):
         api_key: str | None = None,
         profile: str | None = None,
     ) -> AsyncSandbox:
-        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now."""
+        """Like :meth:`attach`, and it lives at least ``timeout`` seconds from now; a paused one is
+        resumed.
+        """
         client = await servers.connect(url, api_key, profile)
         path = f"/v2/sandboxes/{sandbox_id}/connect"
         return cls(client, await servers.fetch(client, "POST", path, {"timeout": timeout}))
@@ -109,14 +132,17 @@ class AsyncSandbox(Commands):
         cls,
         *,
         metadata: Mapping[str, str] | None = None,
+        state: Literal["running", "paused"] | None = None,
         url: str | None = None,
         api_key: str | None = None,
         profile: str | None = None,
     ) -> builtins.list[SandboxInfo]:
-        """All sandboxes of the key, newest first; only those with all of ``metadata`` if given."""
+        """All sandboxes of the key, newest first; only those with all of ``metadata``, or in
+        ``state``, if given.
+        """
         client = await servers.connect(url, api_key, profile)
         try:
-            return await servers.list_sandboxes(client, metadata=metadata)
+            return await servers.list_sandboxes(client, metadata=metadata, state=state)
         finally:
             await client.aclose()
 
@@ -191,6 +217,24 @@ class AsyncSandbox(Commands):
         """Replace the egress rules; they hold for new connections at once."""
         await self._control("PUT", "/network", wire.network(policy))
 
+    async def fork(
+        self, count: int = 1, *, timeout: int = 300, secrets: bool = False
+    ) -> builtins.list[AsyncSandbox]:
+        """``count`` new sandboxes that go on from this moment, memory included; this one runs on.
+
+        All of them or none: when one fails the others are killed and its error is raised. With
+        ``secrets`` they are given the secret variables, too.
+        """
+        body = {"count": count, "timeout": timeout, "secrets": secrets}
+        results = (await self._control("POST", "/fork", body)).json()
+        made = [result["sandbox"] for result in results if "sandbox" in result]
+        failed = [result["error"] for result in results if "sandbox" not in result]
+        if failed:
+            await asyncio.gather(*(servers.kill(self._client, one["sandboxID"]) for one in made))
+            raise faults.from_body(failed[0])
+        kept = self._secrets if secrets else {}
+        return [AsyncSandbox(Client(self._client.endpoint), one, kept) for one in made]
+
     async def kill(self) -> bool:
         """End it and free all it holds; False when it was gone already."""
         try:
@@ -215,6 +259,3 @@ class AsyncSandbox(Commands):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._id!r}, template={self.template!r})"
-
-    async def _control(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._client.call(method, f"/sandboxes/{self._id}{path}", json=body)

@@ -34,10 +34,12 @@ async def connect(
 
 
 async def list_sandboxes(
-    client: Client, *, metadata: Mapping[str, str] | None = None
+    client: Client, *, metadata: Mapping[str, str] | None = None, state: str | None = None
 ) -> list[SandboxInfo]:
     """Every page, newest first."""
     params: dict[str, str | int] = {"limit": PAGE}
+    if state:
+        params["state"] = state
     if metadata:
         params["metadata"] = wire.metadata_filter(metadata)
     found: list[SandboxInfo] = []

@@ -24,6 +24,18 @@ def network(policy: NetworkPolicy, *, create: bool = False) -> dict[str, Any]:
     return body
 
 
+def policy(body: Mapping[str, Any], *, allow_internet: bool) -> NetworkPolicy:
+    """What :func:`network` made."""
+    return NetworkPolicy(
+        allow_internet=allow_internet,
+        allow_out=tuple(body.get("allowOut") or ()),
+        deny_out=tuple(body.get("denyOut") or ()),
+        dns_servers=tuple(body.get("dnsServers") or ()),
+        allow_public_traffic=body.get("allowPublicTraffic") is not False,
+        mask_request_host=body.get("maskRequestHost"),
+    )
+
+
 def metadata_filter(metadata: Mapping[str, str]) -> str:
     """The value of the query parameter ``metadata``: pairs quoted, then encoded as a query string.
 

@@ -11,7 +11,8 @@ from aenv.server.wire import Reply, wire_time
 
 
 class SnapshotInfo(Reply):
-    """All but ``snapshotID`` and ``names`` is ours. Bytes: ``ownBytes`` is what deleting it would
+    """All but ``snapshotID`` and ``names`` is ours. ``imageID`` is what ``parentID`` of others and
+    ``parentSnapshotID`` of sandboxes name. Bytes: ``ownBytes`` is what deleting it would
     free, ``sharedBytes`` what others need as well.
     """
 
@@ -19,6 +20,7 @@ class SnapshotInfo(Reply):
     names: list[str]
     template_id: str
     sandbox_id: str
+    image_id: str
     parent_id: str | None
     base: str
     has_memory: bool
@@ -35,6 +37,7 @@ class SnapshotInfo(Reply):
             names=[record.public_id] if record.name else [],
             template_id=record.template_id or "",
             sandbox_id=record.sandbox_id,
+            image_id=record.id,
             parent_id=record.parent,
             base=record.base,
             has_memory=record.has_memory,

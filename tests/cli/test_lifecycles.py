@@ -1,0 +1,98 @@
+"""``pause``, ``resume``, ``fork``, ``snapshot`` and ``tree``, against the real server over a fake
+node.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli
+from tests.fakes.running import Running
+
+IDS = 20
+
+
+@pytest.fixture
+def cli(folders: dict[str, str], tmp_path: Path) -> Iterator[Cli]:
+    running = Running(tmp_path / "server")
+    env = {**folders, "AENV_SYSTEM_URL": running.url, "AENV_API_KEY": running.key, "TERM": "xterm"}
+    yield Cli(env, tmp_path)
+    running.end(signal.SIGKILL)
+
+
+def test_a_sandbox_pauses_and_resumes(cli: Cli, sandbox: str) -> None:
+    assert cli.text("pause", sandbox[:8]).strip() == sandbox
+    assert "was paused already" in cli.run("pause", sandbox).stderr.decode()
+    assert cli.json("inspect", sandbox)["sandbox"]["pause_mode"] == "full"
+    row = next(line for line in cli.text("ls").splitlines() if sandbox in line)
+    assert row.split()[2:5:2] == ["paused", "-"]
+    assert cli.text("ls", "-q", "--state", "running") == ""
+    assert "never while it is paused" in cli.text("inspect", sandbox)
+
+    assert cli.json("resume", sandbox) == {"id": sandbox, "resumed": True}
+    assert cli.json("resume", sandbox) == {"id": sandbox, "resumed": False}
+    assert cli.text("ls", "-q", "--state", "running").split() == [sandbox]
+
+
+def test_without_memory_it_boots_again(cli: Cli, sandbox: str) -> None:
+    cli.run("pause", "--no-memory", sandbox)
+    cli.run("resume", sandbox)
+    assert cli.json("inspect", sandbox)["sandbox"]["restored"] == "disk"
+
+
+def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
+    cli.run("pause", sandbox)
+    assert cli.text("rm", sandbox).strip() == sandbox
+    assert cli.text("ls", "-q") == ""
+
+
+def test_forks_are_named(cli: Cli, sandbox: str) -> None:
+    forks = cli.text("fork", sandbox, "-n", "3").split()
+    assert len(set(forks)) == 3
+    assert {len(one) for one in forks} == {IDS}
+    cli.fail("fork", sandbox, "-n", "21", code=2)
+    cli.run("pause", sandbox)
+    assert "paused" in cli.fail("fork", sandbox)
+
+
+def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
+    kept = cli.text("snapshot", "create", sandbox, "--name", "mine:v1").strip()
+    other = cli.text("snapshot", "create", sandbox[:6], "--no-memory").strip()
+
+    assert kept == "default/mine:v1"
+    header, *rows = cli.text("snapshot", "list").splitlines()
+    assert header.split() == ["ID", "SANDBOX", "TEMPLATE", "MEMORY", "OWN", "SHARED", "AGE"]
+    assert [row.split()[0] for row in rows] == [other, kept]
+    assert [row.split()[3:8] for row in rows] == [
+        ["no", "1000", "B", "2.0", "KiB"],
+        ["yes", "1000", "B", "2.4", "KiB"],
+    ]
+    assert cli.text("snapshot", "list", "-q", "--name", "mine").split() == [kept]
+    assert cli.json("snapshot", "inspect", "mine:v1")["sandbox"] == sandbox
+    child = cli.text("start", kept, "-d").strip()
+    assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]
+    assert "there is no snapshot" in cli.fail("snapshot", "delete", kept)
+    assert child in cli.text("ls", "-q").split()
+
+
+def test_the_lineage_is_a_tree(cli: Cli, sandbox: str) -> None:
+    kept = cli.text("snapshot", "create", sandbox, "--name", "mine").strip()
+    child = cli.text("start", kept, "-d").strip()
+    grandchild = cli.text("fork", child).strip()
+    alone = cli.text("start", "base", "-d").strip()
+
+    def shape(branch: dict[str, Any]) -> tuple[str, list[Any]]:
+        return branch["id"], [shape(one) for one in branch["children"]]
+
+    found = [shape(branch) for branch in cli.json("tree")]
+    assert found == [(sandbox, [(kept, [(child, [(grandchild, [])])])]), (alone, [])]
+    lines = cli.text("tree").splitlines()
+    assert [line.split("  ")[0] for line in lines[:1]] == [f"sandbox {sandbox}"]
+    assert lines[1].startswith(f"└─ snapshot {kept}")
+    assert lines[3].startswith(f"      └─ sandbox {grandchild}")
+    cli.run("rm", sandbox)
+    assert [shape(branch)[0] for branch in cli.json("tree")] == [kept, alone]
