@@ -31,6 +31,8 @@ def ctrl_c_interrupts_the_foreground(sandbox: Sandbox):
     for _, _, data in handle:
         output.extend(data or b"")
         if b"ready" in output and not interrupted:
+            # not before the shell has given the terminal to it
+            until(lambda: sandbox.commands.run("pgrep -x sleep || true").stdout)
             sandbox.pty.send_stdin(handle.pid, b"\x03")
             interrupted = len(output)
         elif interrupted and not asked and b"$ " in output[interrupted:]:
