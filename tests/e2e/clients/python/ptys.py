@@ -3,7 +3,7 @@
 import asyncio
 
 from e2b import AsyncSandbox, CommandExitException, PtySize, Sandbox
-from scenarios import raises, scenario
+from scenarios import raises, scenario, until
 
 
 @scenario
