@@ -1,0 +1,193 @@
+"""Stored snapshots: whole or absent, found again, held by whoever starts from them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.waiting import until
+
+from aenv.models.errors import (
+    ConflictError,
+    EngineError,
+    ImageUnusableError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from aenv.models.sandboxes import Resources
+from aenv.node.snapshots import manifest
+from aenv.node.snapshots.manifest import Manifest, Private, memory_files
+from aenv.node.snapshots.store import SnapshotStore
+
+ONE, TWO = "s" + "1" * 19, "s" + "2" * 19
+PRIVATE = Private("host-secret", {"A": "1", "KEY": "x"}, frozenset({"KEY"}))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SnapshotStore]:
+    store = SnapshotStore(tmp_path / "snapshots")
+    await store.open(frozenset())
+    yield store
+    await store.close()
+
+
+async def keep(store: SnapshotStore, name: str, *, pages: bytes = b"pages" * 1000) -> Path:
+    async with store.draft(name) as draft:
+        (draft.memory / "guest").mkdir(parents=True)
+        (draft.memory / "pages.img").write_bytes(pages)
+        (draft.memory / "guest/agent").write_bytes(b"agent")
+        facts = Manifest(
+            id=name,
+            template="base",
+            template_digest="abc",
+            resources=Resources(),
+            created_at=1.5,
+            engine="gvisor",
+            engine_version="1",
+            memory=memory_files(draft.memory),
+            parent=None,
+            log_seq=7,
+        )
+        return (await store.publish(draft, facts, PRIVATE)).folder
+
+
+async def nothing() -> None: ...
+
+
+async def test_a_draft_that_is_not_published_leaves_nothing(store: SnapshotStore) -> None:
+    async with store.draft(ONE) as draft:
+        draft.memory.mkdir()
+    assert list(store.place(ONE).parent.iterdir()) == []
+    assert ONE not in store
+
+
+async def test_what_was_published_is_found_by_the_next_server(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    await keep(store, TWO)
+    (folder.parent / ".new-s33").mkdir()
+
+    again = SnapshotStore(folder.parent)
+    await again.open(frozenset({ONE}))
+
+    assert again.get(ONE).manifest == store.get(ONE).manifest
+    assert again.get(ONE).private == PRIVATE
+    assert {path.name for path in folder.parent.iterdir()} == {ONE}
+    await again.close()
+
+
+async def test_names_are_checked_and_taken_once(store: SnapshotStore) -> None:
+    with pytest.raises(InvalidRequestError):
+        async with store.draft("../escape"):
+            pass
+    async with store.draft(ONE):
+        with pytest.raises(ConflictError):
+            async with store.draft(ONE):
+                pass
+    await keep(store, ONE)
+    with pytest.raises(ConflictError):
+        await keep(store, ONE)
+
+
+async def test_secrets_are_for_us_alone_and_not_in_the_manifest(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    for file in (manifest.MANIFEST, manifest.PRIVATE):
+        assert stat.S_IMODE((folder / file).stat().st_mode) == 0o600
+    assert "host-secret" not in (folder / manifest.MANIFEST).read_text()
+    assert "host-secret" not in repr(store.get(ONE).private)
+    assert PRIVATE.env_of(same_life=True) == {"A": "1", "KEY": "x"}
+    assert PRIVATE.env_of(same_life=False) == {"A": "1"}
+
+
+async def test_a_checksum_is_added_later_and_tells_of_damage(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    await until(lambda: store.get(ONE).checksum != "")
+    await store.verify(ONE)
+    pages = folder / "memory/pages.img"
+    pages.write_bytes(pages.read_bytes()[:-1] + b"!")
+
+    with pytest.raises(EngineError, match="damaged"):
+        await store.verify(ONE)
+
+    again = SnapshotStore(folder.parent)
+    await again.open(frozenset({ONE}))
+    assert again.get(ONE).checksum == store.get(ONE).checksum
+
+
+async def test_a_truncated_or_missing_file_makes_a_memory_unusable(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    facts = store.get(ONE).manifest
+    assert facts.memory_image(folder).path == folder / "memory"
+    (folder / "memory/pages.img").write_bytes(b"short")
+    with pytest.raises(ImageUnusableError, match=r"pages.img .* has 5 bytes instead of 5000"):
+        facts.memory_image(folder)
+    (folder / "memory/guest/agent").unlink()
+    with pytest.raises(ImageUnusableError, match="guest/agent"):
+        facts.memory_image(folder)
+
+
+async def test_a_deletion_waits_for_those_who_start_from_it(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    dropped: list[bool] = []
+
+    async def drop() -> None:
+        dropped.append(folder.exists())
+
+    async with store.using(ONE):
+        deletion = asyncio.create_task(store.delete(ONE, drop))
+        await asyncio.sleep(0)
+        with pytest.raises(NotFoundError):
+            async with store.using(ONE):
+                pass
+        assert folder.exists()
+        assert dropped == []
+    await deletion
+    assert dropped == [False]
+    assert list(folder.parent.iterdir()) == []
+    await store.delete(ONE, drop)
+
+
+async def test_a_deletion_whose_disk_stays_is_not_seen_and_can_be_repeated(
+    store: SnapshotStore,
+) -> None:
+    folder = await keep(store, ONE)
+
+    async def fails() -> None:
+        raise EngineError("busy")
+
+    with pytest.raises(EngineError):
+        await store.delete(ONE, fails)
+    assert ONE not in store
+    await store.delete(ONE, nothing)
+    assert not folder.exists()
+
+
+async def test_a_manifest_of_an_older_version_is_migrated(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = await keep(store, ONE)
+    old = json.loads((folder / manifest.MANIFEST).read_text())
+    old |= {"version": 0, "base": old.pop("template")}
+    (folder / manifest.MANIFEST).write_text(json.dumps(old))
+    rename = {0: lambda found: {"template": found.pop("base"), **found}}
+    with pytest.raises(EngineError, match="version 0"):
+        manifest.read(folder)
+
+    monkeypatch.setattr(manifest, "_MIGRATIONS", rename)
+
+    assert manifest.read(folder)[0] == store.get(ONE).manifest
+
+
+async def test_what_a_later_version_wrote_is_left_alone(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    newer = json.loads((folder / manifest.MANIFEST).read_text()) | {"version": 99}
+    (folder / manifest.MANIFEST).write_text(json.dumps(newer))
+    again = SnapshotStore(folder.parent)
+
+    await again.open(frozenset({ONE}))
+
+    assert ONE not in again
+    assert (folder / "memory/pages.img").exists()
