@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -219,6 +220,17 @@ def test_logs_are_paged_filtered_and_searched(wire: Wire, box: Box):
     assert old.status_code == 200
     assert len(old.json()["logEntries"]) == 2
     assert all(json.dumps(entry) for entry in old.json()["logs"])
+
+
+def test_files_copied_out_stay_out_of_the_log(
+    server: LiveServer, wire: Wire, box: Box, tmp_path: Path
+):
+    wire.run(box, "mkdir kept && printf private > kept/file")
+    server.aenv("cp", "-r", f"{box.id}:kept", str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "file").read_text() == "private"
+    wire.run(box, "echo afterwards")
+    until(lambda: "afterwards" in [entry["message"] for entry in wire.logs(box)])
+    assert not [entry for entry in wire.logs(box) if "private" in entry["message"]]
 
 
 def lose_answer(wire: Wire, box: Box, command: str) -> bool:

@@ -27,6 +27,7 @@ type Command struct {
 	Tag     *string
 	Size    *pb.PTY_Size // nil: no terminal
 	Stdin   bool
+	Quiet   bool // what it writes to stdout is for its starter alone: not logged
 	User    users.User
 	Timeout time.Duration // 0: none
 	path    string

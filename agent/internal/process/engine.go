@@ -83,10 +83,10 @@ func (e *Engine) follow(p *Process) {
 	}
 	fields := logFields(p.Pid, p.command.Config.GetCmd())
 	for _, u := range p.outputs {
-		switch u.kind {
-		case stdoutOutput:
+		switch {
+		case u.kind == stdoutOutput && !p.command.Quiet:
 			u.lines = e.log.Lines(logs.Stdout, fields)
-		case stderrOutput:
+		case u.kind == stderrOutput:
 			u.lines = e.log.Lines(logs.Stderr, fields)
 		}
 		go u.run(p.publish, p.settle)

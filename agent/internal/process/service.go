@@ -15,6 +15,9 @@ import (
 	"aenv.dev/agent/internal/gen/process/processconnect"
 )
 
+// stdoutHeader of a start: "unlogged" keeps stdout, when it is data like an archive, out of the log.
+const stdoutHeader = "X-Aenv-Stdout"
+
 // Service serves process.Process.
 type Service struct {
 	processconnect.UnimplementedProcessHandler
@@ -117,6 +120,7 @@ func (s *Service) command(ctx context.Context, request *connect.Request[pb.Start
 	c := &Command{
 		Config: message.GetProcess(), Tag: message.Tag, User: user,
 		Stdin: message.Stdin == nil || message.GetStdin(), // clients older than the field expect stdin
+		Quiet: request.Header().Get(stdoutHeader) == "unlogged",
 	}
 	if message.GetPty() != nil {
 		c.Size = message.GetPty().GetSize()

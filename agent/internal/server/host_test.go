@@ -127,7 +127,19 @@ func TestLogs(t *testing.T) {
 	if seen["out"] != logs.Stdout || seen["err"] != logs.Stderr || seen["unfinished"] != logs.Stdout {
 		t.Errorf("lines %v", seen)
 	}
-	if after := page("after=2"); len(after.Entries) != 1 || after.Next != 3 {
+	data := connect.NewRequest(bash("echo data; echo complaint >&2"))
+	data.Header().Set("X-Aenv-Stdout", "unlogged")
+	stream, err := s.processes().Start(t.Context(), data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for stream.Receive() {
+	}
+	eventually(t, "stderr is there", func() bool { return len(page("after=3").Entries) > 0 })
+	if more := page("after=3"); len(more.Entries) != 1 || more.Entries[0].Message != "complaint" {
+		t.Errorf("of what wants no log: %+v", more)
+	}
+	if after := page("after=2&limit=1"); len(after.Entries) != 1 || after.Next != 3 {
 		t.Errorf("after 2: %+v", after)
 	}
 }

@@ -24,6 +24,7 @@ KEEPALIVE = 50
 """Seconds between the keepalive events asked of a stream; three missed ones mean that the peer is
 gone.
 """
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 STREAM_TIMEOUT = httpx.Timeout(30, connect=5, read=3 * KEEPALIVE)
 
 
@@ -118,9 +119,15 @@ class Agent:
         *,
         user: str | None = None,
         timeout: float | None = None,
+        quiet: bool = False,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """``timeout`` is the deadline the agent enforces; it kills the process then."""
+        """``timeout`` is the deadline the agent enforces; it kills the process then.
+
+        ``quiet``: the agent logs nothing of the process's stdout.
+        """
         headers = {**self.headers(user=user), "keepalive-ping-interval": str(KEEPALIVE)}
+        if quiet:
+            headers["x-aenv-stdout"] = "unlogged"
         if timeout is not None:
             headers["connect-timeout-ms"] = str(max(1, round(timeout * 1000)))
         with _transport_errors(self.client.endpoint.url, self.sandbox_id):
@@ -181,14 +188,17 @@ def _transport_errors(url: str, sandbox_id: str | None = None) -> Iterator[None]
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        advice = "check its URL and that host"
+        if httpx.URL(url).host in _LOOPBACK:
+            advice = "start one with: aenv up"
         raise ServerUnreachableError(
-            f"no aenv server answers at {url} ({error}); start one with: aenv up"
-        ) from error
+            f"no aenv server answers at {url} ({error}); {advice}"
+        ) from None
     except httpx.TransportError as error:
         detail = str(error) or type(error).__name__
         if sandbox_id is None:
             raise ServerUnreachableError(f"the server at {url} broke off: {detail}") from error
         raise AgentUnreachableError(
-            f"the connection to sandbox {sandbox_id} was cut ({detail}): "
-            "it was killed, reached its end of life, or its agent hangs"
+            f"the connection to sandbox {sandbox_id} was cut: it was killed, reached its end of "
+            f"life, or its agent hangs; its end is in its log: aenv logs {sandbox_id} ({detail})"
         ) from error

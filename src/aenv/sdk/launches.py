@@ -19,7 +19,8 @@ class Launch:
     """A ``str`` command goes to ``bash -l -c``, a sequence runs as it is.
 
     ``timeout`` in seconds is enforced by the agent, which kills the process then. ``size``: on a
-    terminal of so many columns and rows.
+    terminal of so many columns and rows. ``quiet``: its stdout, which is data, stays out of the
+    sandbox's log.
     """
 
     command: Command
@@ -30,6 +31,7 @@ class Launch:
     stdin: bool = False
     size: tuple[int, int] | None = None
     tag: str | None = None
+    quiet: bool = False
 
     def message(self) -> dict[str, Any]:
         """The body of ``process.Process/Start``."""

@@ -148,7 +148,11 @@ class AsyncProcess:
 async def start(agent: Agent, launch: Launch) -> AsyncProcess:
     """A foreground handle. InvalidRequestError for an unknown user, folder or program."""
     replies = agent.stream(
-        "process.Process/Start", launch.message(), user=launch.user, timeout=launch.timeout
+        "process.Process/Start",
+        launch.message(),
+        user=launch.user,
+        timeout=launch.timeout,
+        quiet=launch.quiet,
     )
     return AsyncProcess(agent, replies, await _first(replies, launch), launch)
 

@@ -103,7 +103,7 @@ async def _tar_in(
 
 async def _tar_out(agent: Agent, folder: str, copy: Extraction, user: str | None) -> None:
     process = await _started(
-        agent, Launch([*_TAR, "-cf", "-", "-C", folder, "--", copy.root], user=user)
+        agent, Launch([*_TAR, "-cf", "-", "-C", folder, "--", copy.root], user=user, quiet=True)
     )
     events = process.events()
     stderr = bytearray()
