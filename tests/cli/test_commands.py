@@ -145,7 +145,7 @@ def test_settings_are_written_and_checked(cli: Cli) -> None:
     assert shown["port"] == 9001
     assert shown["egress.private_allow"] == ["10.1.0.0/16", "10.2.0.0/16:53"]
     assert "did you mean 'port'" in cli.fail("config", "set", "prot", "1")
-    assert "whole number" in cli.fail("config", "set", "port", "many")
+    assert "port must be a whole number" in cli.fail("config", "set", "port", "many")
     assert cli.json("config", "show")["port"] == 9001
     assert "credentials" in cli.json("config", "path")
 

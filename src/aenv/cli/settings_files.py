@@ -7,6 +7,7 @@ import os
 import tomllib
 from typing import Any
 
+from aenv.models.errors import InvalidRequestError
 from aenv.models.folders import Folders
 from aenv.store.settings import FILE, known_keys, load_settings
 
@@ -41,7 +42,10 @@ def _parsed(folders: Folders, key: str, text: str) -> Any:
     if key not in known:
         load_settings(folders, {key: text})
     variable = "AENV_" + key.replace(".", "_").upper()
-    value = _value(load_settings(folders, env={variable: text}), key)
+    try:
+        value = _value(load_settings(folders, env={variable: text}), key)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(str(error).replace(variable, key)) from None
     return list(value) if isinstance(value, tuple) else value
 
 

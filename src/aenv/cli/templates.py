@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from aenv.cli import builds
 from aenv.cli.apps import TEMPLATES, app, common, is_tty, new_app, subcommand
-from aenv.cli.outputs import emit_json, note, size, table
+from aenv.cli.outputs import age, emit_json, note, size, table
 from aenv.cli.sessions import client, run
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def list_() -> None:
 def inspect(name: Name) -> None:
     """Show everything about a template."""
 
-    async def fetch() -> dict[str, object]:
+    async def fetch() -> dict[str, Any]:
         async with client() as server:
             return dict((await server.call("GET", f"/templates/{name}")).json())
 
@@ -57,7 +59,7 @@ def inspect(name: Name) -> None:
     if common.json:
         emit_json(found)
     else:
-        table(("what", "value"), [(key, value) for key, value in found.items()])
+        table(("what", "value"), list(_described(found)))
 
 
 @subcommand(templates, "delete")
@@ -107,6 +109,27 @@ def watch(name: Name = "base") -> None:
             return await builds.follow(server, name)
 
     _report(run(work()))
+
+
+def _described(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "id", template["templateID"]
+    yield "names", ", ".join(template["names"])
+    if builds := template["builds"]:
+        newest = max(builds, key=lambda build: build["createdAt"])
+        yield "status", newest["status"]
+        yield "cpu", f"{newest['cpuCount']:g}"
+        yield "memory", size(newest["memoryMB"] * 2**20)
+        if disk := newest.get("diskSizeMB"):
+            yield "disk", size(disk * 2**20)
+    yield "created", _moment(template["createdAt"])
+    if started := template.get("lastSpawnedAt"):
+        yield "last started", _moment(started)
+    yield "starts", str(template["spawnCount"])
+
+
+def _moment(text: str) -> str:
+    then = datetime.fromisoformat(text)
+    return f"{then:%Y-%m-%d %H:%M:%S} ({age(then)} ago)"
 
 
 def _report(progress: TemplateProgress) -> None:

@@ -52,7 +52,10 @@ class Keys:
         digest = _hash(key)
         record = self._valid.get(digest)
         if record is None or not hmac.compare_digest(record.hash, digest):
-            raise UnauthorizedError("the API key is not valid (header X-API-Key)")
+            raise UnauthorizedError(
+                "the API key is not valid (header X-API-Key); on the server's machine "
+                "`aenv auth show --key` prints one that is"
+            )
         return Caller(record.id, record.team, record.admin)
 
     def is_valid(self, text: str) -> bool:

@@ -44,4 +44,6 @@ def lives(record: SandboxRecord, now: int) -> bool:
 
 
 def not_found(sandbox_id: str) -> SandboxNotFoundError:
-    return SandboxNotFoundError(f"sandbox {sandbox_id[:64]!r} was not found")
+    return SandboxNotFoundError(
+        f"sandbox {sandbox_id[:64]!r} was not found; if it ran, `aenv logs` tells its end"
+    )

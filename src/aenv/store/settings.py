@@ -106,7 +106,7 @@ def _from_overrides(overrides: Mapping[str, object]) -> Iterator[tuple[str, Any]
 def _checked(key: str, value: Any, where: str) -> Any:
     hint = known_keys().get(key)
     if hint is None:
-        near = difflib.get_close_matches(key, known_keys(), 1, cutoff=0.4)
+        near = difflib.get_close_matches(key, known_keys(), 1, cutoff=0.6)
         advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known_keys())}"
         raise InvalidRequestError(f"unknown setting {key!r} in {where}; {advice}")
     kind = _plain(hint)
