@@ -69,6 +69,7 @@ def test_unset_overrides_and_empty_variables_change_nothing(folders: Folders) ->
         ("port = ", "cannot be read"),
         ("subnet = 'abc'", "'subnet' must be an IPv4 network"),
         ("pool_mb = -1", "'pool_mb' must not be negative"),
+        ("hot_memory_mb = -1", "'hot_memory_mb' must not be negative"),
         ("idle_exit = nan", "'idle_exit' must be a positive number"),
         ("[defaults]\nmemory_mb = 1", "'defaults.memory_mb' must be at least 64"),
         ("[defaults]\ncpu = nan", "'defaults.cpu' must be at least"),

@@ -65,6 +65,8 @@ def _sizes(settings: Settings) -> Iterator[str]:
     for name in ("pool_mb", "disk_reserve_mb", "memory_reserve_mb", "network_slots"):
         if getattr(settings, name) < 0:
             yield f"{name!r} must not be negative"
+    if settings.hot_memory_mb is not None and settings.hot_memory_mb < 0:
+        yield "'hot_memory_mb' must not be negative"
     if settings.idle_exit is not None and not _positive(settings.idle_exit):
         yield "'idle_exit' must be a positive number of seconds"
     for name, smallest in SMALLEST.items():
