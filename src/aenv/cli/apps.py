@@ -14,6 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SERVER, SANDBOXES, FILES, TEMPLATES = "Server", "Sandboxes", "Files and ports", "Templates"
 _SECTIONS = (SANDBOXES, FILES, TEMPLATES, SERVER)
+_WHOLE_SENTENCE = 200
 PASS_THROUGH = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """Context settings of commands whose arguments end with somebody else's command line."""
 
@@ -80,13 +81,12 @@ class AenvGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         sections: dict[str, list[tuple[str, str]]] = {}
-        limit = formatter.width - 6 - max(map(len, commands), default=0)
         for name, command in commands.items():
             if command is not None and not command.hidden:
                 panel = getattr(command, "rich_help_panel", None)
                 section = panel if isinstance(panel, str) else "Commands"
                 rows = sections.setdefault(section, [])
-                rows.append((name, command.get_short_help_str(limit)))
+                rows.append((name, command.get_short_help_str(_WHOLE_SENTENCE)))
         for section in sorted(sections, key=_section_order):
             with formatter.section(section):
                 formatter.write_dl(sections[section])

@@ -40,12 +40,16 @@ def server(
     from aenv.sdk.local_servers import require_server_extra
 
     require_server_extra()
+    from aenv.node import leftovers
     from aenv.server.serve import serve
     from aenv.store.settings import load_settings
 
     overrides = {"host": host, "port": port, "engine": engine, "idle_exit": idle_exit}
     settings = load_settings(_folders(data), overrides, os.environ)
-    raise typer.Exit(serve(settings, ready=_ready))
+    code = serve(settings, ready=_ready)
+    if is_tty(2) and (left := len(leftovers.machines(settings.folders))):
+        _tell_down(stopped=True, killed=0, left=left)
+    raise typer.Exit(code)
 
 
 @command("up", SERVER)
