@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,24 @@ def test_on_its_own_loop_it_refuses_instead_of_hanging() -> None:
 
     with pytest.raises(InvalidRequestError, match="event loop"):
         _loops.run(inside())
+
+
+def test_an_interrupt_ends_the_source_and_stays_an_interrupt() -> None:
+    program = threading.main_thread().ident
+    assert program is not None
+    ended: list[bool] = []
+
+    async def source() -> AsyncGenerator[int, None]:
+        try:
+            while sys._current_frames()[program].f_code.co_name != "wait":  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            signal.pthread_kill(program, signal.SIGINT)
+            await asyncio.sleep(60)
+            yield 1
+        finally:
+            await asyncio.sleep(0.05)  # as a stream closes its connection
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(_loops.iterate(source()))
+    assert ended == [True]

@@ -14,21 +14,33 @@ from aenv.sdk.events import OutputCallback
 
 T = TypeVar("T")
 
+_CLEAN_UP = 5.0
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run on the loop thread and wait. When interrupted (Ctrl-C) the work is cancelled."""
+    """Run on the loop thread and wait. When interrupted (Ctrl-C) the work is cancelled, and has
+    cleaned up before the caller goes on.
+    """
     if threading.current_thread() is _thread:
         work.close()
         raise InvalidRequestError("the sync SDK was called from its own event loop; use Async…")
-    future = asyncio.run_coroutine_threadsafe(work, _running_loop())
+    ended = threading.Event()
+
+    async def followed() -> T:
+        try:
+            return await work
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(followed(), _running_loop())
     try:
         return future.result()
     except BaseException:
-        future.cancel()
+        if future.cancel():
+            ended.wait(_CLEAN_UP)
         raise
 
 
