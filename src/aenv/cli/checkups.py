@@ -127,7 +127,12 @@ def _engine(capabilities: Capabilities) -> Finding:
     ]
     without = f"; without {', '.join(lacks)}" if lacks else ""
     severity = Severity.WARNING if capabilities.isolation == "none" else Severity.OK
-    trusted = ", for trusted code only, never chosen by itself" if severity != "ok" else ""
+    trusted = (
+        " (sandboxes run as this user, with its files and network), for trusted code only, never "
+        "chosen by itself"
+        if severity is Severity.WARNING
+        else ""
+    )
     return Finding("engine", severity, f"{capabilities.engine}: {isolation}{trusted}{without}")
 
 

@@ -22,7 +22,6 @@ from aenv.node.engine import (
     Machine,
     MachineSpec,
     MemoryImage,
-    Severity,
 )
 from aenv.node.engines.folders import subfolders
 from aenv.node.engines.process.machine import Home, ProcessMachine, clear
@@ -47,8 +46,8 @@ class ProcessEngine(Engine):
         self._machines: dict[str, ProcessMachine] = {}
 
     async def probe(self) -> list[Finding]:
-        warning = "no isolation: sandboxes run as this user, with its files and network"
-        return [Finding("process", Severity.WARNING, warning)]
+        """It needs nothing of the host; what it lacks, its capabilities say."""
+        return []
 
     async def start(self) -> None:
         try:
