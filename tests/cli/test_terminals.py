@@ -84,12 +84,12 @@ def test_without_a_terminal_the_shell_reads_its_commands(cli: Cli, plane: Contro
 
 def test_rm_asks_on_a_terminal(cli: Cli, sandbox: str, plane: ControlPlane) -> None:
     with Terminal(cli, "rm", "--all") as terminal:
-        terminal.expect("Kill 1 sandboxes?")
+        terminal.expect("Kill 1 sandbox?")
         terminal.type("n\n")
         assert terminal.wait() == 1
     assert sandbox in plane.guests
     with Terminal(cli, "rm", "--all") as terminal:
-        terminal.expect("Kill 1 sandboxes?")
+        terminal.expect("Kill 1 sandbox?")
         terminal.type("y\n")
         assert terminal.wait() == 0
     assert plane.guests == {}
