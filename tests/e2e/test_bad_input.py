@@ -40,7 +40,12 @@ def box(wire: Wire) -> Iterator[Box]:
         (b'{"templateID": "base", "network": {"allowOut": ["example.com"]}}', 400),
         (b'{"templateID": "../../etc/passwd"}', 404),
         (b'{"templateID": "no-such-template"}', 404),
-        (b'{"templateID": "base", "autoPause": true}', 501),
+        (
+            b'{"templateID": "base", "autoPause": true, "autoPauseMemory": false, '
+            b'"autoResume": {"enabled": true}}',
+            400,
+        ),
+        (b'{"templateID": "base", "network": {"allowOut": ["10.0.0.0/8"]}}', 400),
         (b'{"templateID": "base", "unknownField": 1, "metadata": {"deep": {"a": "b"}}}', 400),
     ],
 )
