@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import ssl
+import struct
 import sys
 import tempfile
 import types
@@ -37,6 +38,14 @@ class Agent:
         connection, _ = self.server.accept()
         connection.settimeout(10)
         return connection
+
+    def accept_from(self, pid: int) -> socket.socket:
+        """The connection of one process; listeners of earlier tests may come back here, too."""
+        while True:
+            connection = self.accept()
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            if struct.unpack("3i", credentials)[0] == pid:
+                return connection
 
 
 def tell(connection: socket.socket, line: object = FORK) -> str:
@@ -127,7 +136,7 @@ def test_a_forked_process_registers_itself(agent: Agent, listener: _Listener) ->
         os._exit(0)
 
     try:
-        assert tell(agent.accept()) == "done\n"
+        assert tell(agent.accept_from(pid)) == "done\n"
         assert ours.poll(10)
         assert ours.recv() == pid
         assert tell(parent) == "done\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.fakes.waiting import until
+from tests.fakes.waiting import until, until_equal
 
 from aenv.models.errors import EngineError, HostSetupError
 from aenv.node.supervisor.client import Ending, SupervisorClient, SupervisorLostError
@@ -194,7 +194,11 @@ async def test_a_killed_supervisor_is_replaced_and_its_processes_go_on(
     record = await client.status("k")
     assert record is not None
     assert (record.pid, record.ending) == (pid, None)
-    assert b"tick" in await client.output("k"), "a new supervisor goes on reading the console"
+
+    async def has_read_on() -> bool:
+        return b"tick" in await client.output("k")
+
+    await until_equal(has_read_on, True)
     os.kill(pid, signal.SIGKILL)
 
     assert await waiting == Ending(), "not its child: the status cannot be known, and that is said"
