@@ -35,8 +35,10 @@ def server(
     ] = None,
 ) -> None:
     """Run the server in the foreground; Ctrl-C ends it and leaves sandboxes running."""
+    import gc
     import os
 
+    gc.disable()  # until the server is ready: a start makes much and drops little
     from aenv.sdk.local_servers import require_server_extra
 
     require_server_extra()

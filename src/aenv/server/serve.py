@@ -178,6 +178,7 @@ def announced(system: System, lock: DataLock, ready: Ready | None) -> Callable[[
         await system.keys.publish(settings.folders, url)
         lock.describe(url)  # from here on programs find us, and the key with us
         gc.freeze()  # a full collection of what a start leaves would hold all traffic up for 40 ms
+        gc.enable()
         log.info("server ready", url=url, instance=settings.folders.instance)
         if ready is not None:
             ready(url)
