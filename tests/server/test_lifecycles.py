@@ -231,6 +231,7 @@ class TestSnapshots:
 
         first = (await post(api, path, {"name": "mine"})).json()
         second = (await post(api, path, {"name": "mine"})).json()
+        api.clock.pass_time(1)
         other = (await post(api, path, {"name": "mine:v2"})).json()
 
         assert first["templateID"] == second["templateID"] == other["templateID"]

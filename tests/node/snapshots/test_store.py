@@ -69,6 +69,7 @@ async def test_what_was_published_is_found_by_the_next_server(store: SnapshotSto
     folder = await keep(store, ONE)
     await keep(store, TWO)
     (folder.parent / ".new-s33").mkdir()
+    await store.close()
 
     again = SnapshotStore(folder.parent)
     await again.open(frozenset({ONE}))

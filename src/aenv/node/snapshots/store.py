@@ -65,6 +65,7 @@ class SnapshotStore:
         self._drafts: set[str] = set()
         self._unsummed: asyncio.Queue[Stored] = asyncio.Queue()
         self._summer: asyncio.Task[None] | None = None
+        self._sum: asyncio.Task[str] | None = None
 
     async def open(self, keep: frozenset[str]) -> None:
         """Read what is there; remove what was never finished and what is not in ``keep``."""
@@ -73,10 +74,15 @@ class SnapshotStore:
             self._sum_later(stored)
 
     async def close(self) -> None:
+        """Sum no more images. The one being summed is finished: its thread cannot be stopped,
+        and would write into a folder that is another server's by then.
+        """
         if self._summer is not None:
             self._summer.cancel()
             await asyncio.gather(self._summer, return_exceptions=True)
             self._summer = None
+        if self._sum is not None:
+            await asyncio.gather(self._sum, return_exceptions=True)
 
     def __contains__(self, snapshot_id: str | None) -> bool:
         return snapshot_id in self._found
@@ -172,7 +178,8 @@ class SnapshotStore:
         while not self._unsummed.empty():
             stored = self._unsummed.get_nowait()
             try:
-                stored.checksum = await asyncio.to_thread(checksums.add, stored.folder)
+                self._sum = asyncio.create_task(asyncio.to_thread(checksums.add, stored.folder))
+                stored.checksum = await asyncio.shield(self._sum)
             except OSError as error:  # deleted, or a full disk: a restart tries again
                 logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
 
