@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from aenv.models.errors import (
 from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.node.engine import Capabilities, Isolation, Machine, MemoryImage
 from aenv.node.engines.gvisor.machine import GVisorMachine
+from aenv.node.engines.gvisor.making import Making
 
 BOOT_ID = ["/bin/cat", "/proc/sys/kernel/random/boot_id"]
 
@@ -87,6 +89,19 @@ async def test_tmp_is_on_the_disk_and_writable_by_all(subject: Subject) -> None:
 
     assert (await machine.exec(["/usr/bin/stat", "-c", "%a %T", "/tmp"])).stdout[:4] == b"1777"
     assert b" /tmp " not in (await machine.exec(["/bin/cat", "/proc/mounts"])).stdout
+
+
+async def test_everybody_shares_memory_and_fills_half_of_it_at_most(subject: Subject) -> None:
+    isolated(subject)
+    small = Resources(cpu=2, memory_mb=256, disk_mb=256)
+    machine = await subject.engine.boot(subject.spec(resources=small))
+
+    assert (await machine.exec(["/usr/bin/stat", "-c", "%a", "/dev/shm"])).stdout == b"1777\n"
+    filled = await machine.exec(["/bin/sh", "-c", "head -c 200M /dev/zero > /dev/shm/x"])
+    assert b"No space left" in filled.stderr
+    size = await machine.exec(["/usr/bin/stat", "-c", "%s", "/dev/shm/x"])
+    assert int(size.stdout) == 128 << 20
+    assert await healthy(machine)
 
 
 async def test_memory_is_limited_and_the_machine_ends_alone_or_lives_on(subject: Subject) -> None:
@@ -251,6 +266,27 @@ async def test_two_machines_go_on_from_one_memory_image(
     assert len(boot_ids) == 3
     assert (await one.exec(["/bin/hostname"])).stdout == b"one\n"
     assert len({m.address(1).host for m in (machine, one, two)}) == 3
+
+
+async def test_an_image_from_before_guests_had_shared_memory_is_restored(
+    subject: Subject, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(subject, "memory_snapshot")
+    with monkeypatch.context() as patched:
+        patched.setattr(Making, "_shared_memory_mb", lambda _: 0)
+        machine = await subject.engine.boot(subject.spec())
+    assert await healthy(machine)
+    await machine.freeze()
+    image = await machine.checkpoint(folder / "image")
+    facts = image.path / "image.json"
+    older = json.loads(facts.read_text())
+    assert older.pop("shared_memory_mb") == 0
+    facts.write_text(json.dumps(older))
+    disk = await machine.save_disk("s-older")
+
+    restored = await subject.engine.restore(replace(subject.spec(), disk=disk), image)
+
+    assert await healthy(restored)
 
 
 async def test_an_image_of_another_release_or_a_broken_one_is_refused_and_leaves_nothing(

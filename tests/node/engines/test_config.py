@@ -14,7 +14,7 @@ from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.models.settings import Settings
 from aenv.node.engine import Bind, MachineSpec, Rootfs
 from aenv.node.engines import available, create_engine
-from aenv.node.engines.gvisor.config import oci_config
+from aenv.node.engines.gvisor.config import oci_config, shared_memory_mb
 
 SPEC = MachineSpec(
     sandbox_id="i" * 20,
@@ -27,7 +27,9 @@ SPEC = MachineSpec(
 )
 
 
-def config(spec: MachineSpec = SPEC, cgroup: dict[str, Any] | None = None) -> dict[str, Any]:
+def config(
+    spec: MachineSpec = SPEC, cgroup: dict[str, Any] | None = None, shared_memory: int = 512
+) -> dict[str, Any]:
     return oci_config(
         spec,
         root=Path("/merged"),
@@ -35,6 +37,7 @@ def config(spec: MachineSpec = SPEC, cgroup: dict[str, Any] | None = None) -> di
         boot_id=Path("/b/boot_id"),
         netns=Path("/run/netns/x"),
         cgroup=cgroup or {},
+        shared_memory_mb=shared_memory,
     )
 
 
@@ -66,6 +69,14 @@ def test_binds_are_read_only_unless_asked_otherwise() -> None:
 
 def test_no_tmpfs_covers_tmp() -> None:
     assert "/tmp" not in {mount["destination"] for mount in config()["mounts"]}
+
+
+@pytest.mark.parametrize("size", [0, 512])
+def test_the_size_of_shared_memory_can_be_read_back(size: int) -> None:
+    made = config(shared_memory=size)
+
+    assert shared_memory_mb(made) == size
+    assert ("/dev/shm" in {mount["destination"] for mount in made["mounts"]}) is bool(size)
 
 
 def test_cgroups_are_named_only_where_there_are_any() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from aenv.models.errors import EngineError
 from aenv.models.sandboxes import Resources
-from aenv.node.engines.gvisor.config import GUEST_FOLDER
+from aenv.node.engines.gvisor.config import GUEST_FOLDER, shared_memory_mb
 
 _FROZEN = "frozen"
 
@@ -92,6 +92,13 @@ class Bundle:
             return Path(next(m["source"] for m in mounts if m["destination"] == GUEST_FOLDER))
         except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
             raise EngineError(f"{self.config} does not tell its guest folder: {error!r}") from error
+
+    def read_shared_memory_mb(self) -> int:
+        """The size of ``/dev/shm``; 0 without one. Raises EngineError as above."""
+        try:
+            return shared_memory_mb(json.loads(self.config.read_text()))
+        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            raise EngineError(f"{self.config} does not tell its mounts: {error!r}") from error
 
     def read_frozen(self) -> bool | None:
         """None: who froze or thawed the machine did not come to an end with it."""

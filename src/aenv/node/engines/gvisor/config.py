@@ -10,6 +10,7 @@ from aenv.node.engine import Bind, MachineSpec
 AGENT_ARGV = ("/.aenv/agent",)
 GUEST_FOLDER = "/.aenv"
 GUEST_CA = "/.aenv/ca.crt"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  the guest's
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -48,8 +49,11 @@ def oci_config(
     boot_id: Path,
     netns: Path,
     cgroup: dict[str, Any],
+    shared_memory_mb: int,
 ) -> dict[str, Any]:
-    """``cgroup`` holds ``cgroupsPath`` and ``resources`` (empty: no limits on this host)."""
+    """``cgroup`` holds ``cgroupsPath`` and ``resources`` (empty: no limits on this host);
+    without ``shared_memory_mb`` the guest has no ``/dev/shm`` of its own.
+    """
     capabilities = list(CAPABILITIES)
     environment = {"PATH": PATH, "HOME": "/root", **spec.agent_env}
     return {
@@ -69,6 +73,7 @@ def oci_config(
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+            *_shared_memory(shared_memory_mb),
             {
                 "destination": "/sys",
                 "type": "sysfs",
@@ -90,6 +95,23 @@ def oci_config(
             **cgroup,
         },
     }
+
+
+def shared_memory_mb(config: dict[str, Any]) -> int:
+    """What :func:`oci_config` was given, of its result."""
+    for mount in config["mounts"]:
+        if mount["destination"] == SHARED_MEMORY:
+            return next(int(o[5:-1]) for o in mount["options"] if o.startswith("size="))
+    return 0
+
+
+def _shared_memory(size_mb: int) -> list[dict[str, Any]]:
+    if not size_mb:
+        return []
+    options = ["nosuid", "nodev", "mode=1777", f"size={size_mb}m"]
+    return [
+        {"destination": SHARED_MEMORY, "type": "tmpfs", "source": "shm", "options": options},
+    ]
 
 
 def _bind(bind: Bind) -> dict[str, Any]:

@@ -28,10 +28,13 @@ _GUEST = "guest"
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """``guest``: the name of the folder that was seen at ``/.aenv``."""
+    """``guest``: the name of the folder that was seen at ``/.aenv``. ``shared_memory_mb``: the size
+    of ``/dev/shm``, 0 in images of machines that had none: a restore must mount the same.
+    """
 
     boot_id: str
     guest: str
+    shared_memory_mb: int = 0
 
 
 async def write(control: ControlSocket, runsc: Runsc, bundle: Bundle, folder: Path) -> None:
@@ -55,6 +58,7 @@ def add_facts(bundle: Bundle, folder: Path) -> None:
         "version": _VERSION,
         "boot_id": bundle.boot_id.read_text(),
         "guest": guest.name,
+        "shared_memory_mb": bundle.read_shared_memory_mb(),
     }
     (folder / _FACTS).write_text(json.dumps(facts))
 
@@ -65,7 +69,9 @@ def read_facts(folder: Path) -> ImageFacts:
         found = json.loads((folder / _FACTS).read_text())
         if found["version"] != _VERSION:
             raise ImageUnusableError(f"the memory image is of version {found['version']}")
-        return ImageFacts(str(found["boot_id"]), str(found["guest"]))
+        return ImageFacts(
+            str(found["boot_id"]), str(found["guest"]), int(found.get("shared_memory_mb", 0))
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ImageUnusableError(f"the memory image at {folder} is damaged: {error!r}") from error
 

@@ -110,11 +110,20 @@ class Making:
             boot_id=self.bundle.boot_id,
             netns=self.slot.netns_path,
             cgroup=parts.cgroups.oci(spec.sandbox_id, spec.resources) if limited else {},
+            shared_memory_mb=self._shared_memory_mb(),
         )
         release = self._image.engine_version if self._image else pin.VERSION
         self.facts = Facts(spec.resources, spec.network.dns_servers, release)
         self.bundle.write_config(config)
         self.bundle.write_facts(self.facts)
+
+    def _shared_memory_mb(self) -> int:
+        """Half of the memory, as on Linux: a program that fills it meets ENOSPC, not the end of
+        the sandbox. A restored guest keeps what it was booted with, runsc insists.
+        """
+        if self._remembered is not None:
+            return self._remembered.shared_memory_mb
+        return self._spec.resources.memory_mb // 2
 
     def _guest_folder(self) -> Path:
         store, spec = self._parts.guest_store, self._spec
