@@ -118,6 +118,26 @@ def track_connections() -> None:
     )
 
 
+@contextlib.contextmanager
+def acting_as(user: int) -> Iterator[None]:
+    """The sockets this thread opens and accepts belong to another user of this host."""
+    _libc.setfsuid(user)
+    try:
+        yield
+    finally:
+        _libc.setfsuid(os.geteuid())
+
+
+def echo_once(user: int, listener: socket.socket) -> None:
+    """Serve one connection as a user of this host would. Blocks."""
+    with acting_as(user):
+        connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(TIMEOUT)
+        while data := connection.recv(1024):
+            connection.sendall(data)
+
+
 def speak_ipv6(interface: str) -> None:
     Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("0")
 

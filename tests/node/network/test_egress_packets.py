@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 
 import pytest
@@ -58,6 +59,18 @@ async def test_the_host_reaches_the_guest(slot: Slot, internet: lab.Lab) -> None
     reader, writer = await asyncio.open_connection(slot.guest_ip, 49983)
     assert (await reader.readline()).decode().strip() == slot.gateway_ip
     writer.close()
+
+
+async def test_other_users_of_the_host_do_not_reach_the_guest(
+    slot: Slot, internet: lab.Lab
+) -> None:
+    await internet.serve(49983, netns=slot.netns)
+    for user, errors in ((65534, {errno.EHOSTUNREACH}), (os.geteuid(), {0})):
+        with lab.acting_as(user):
+            dialing = socket.socket()
+        with dialing:
+            dialing.settimeout(lab.TIMEOUT)
+            assert {dialing.connect_ex((slot.guest_ip, 49983))} == errors
 
 
 async def test_others_do_not_reach_the_guest(slot: Slot, internet: lab.Lab) -> None:
@@ -166,6 +179,23 @@ async def test_the_operator_opens_private_targets(
         assert not await reaches(slot.netns, HOST_PUBLIC, 80)
         await pool.apply(slot, NetworkPolicy(allow_internet=False, allow_out=(PRIVATE,)))
         assert await reaches(slot.netns, PRIVATE, 80)
+    finally:
+        await pool.reap(frozenset())
+        await pool.close()
+
+
+async def test_what_another_user_serves_answers_guests_it_was_opened_to(
+    internet: lab.Lab, host: Host, settings: Settings
+) -> None:
+    opened = EgressSettings(private_allow=(f"{HOST_PUBLIC}/32:81",))
+    pool = SlotPool(make_settings(settings.folders.data.parent, "operator", egress=opened), host)
+    await pool.start()
+    try:
+        slot = await pool.lease("i" + "a" * 19)
+        with socket.create_server((HOST_PUBLIC, 81)) as listener:
+            serving = asyncio.create_task(asyncio.to_thread(lab.echo_once, 65534, listener))
+            assert await reaches(slot.netns, HOST_PUBLIC, 81)
+            await serving
     finally:
         await pool.reap(frozenset())
         await pool.close()

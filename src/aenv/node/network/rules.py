@@ -11,6 +11,9 @@ rule lets it pass:
   map lookup away, so that replacing a policy is one transaction; to a guest only replies pass;
 * ``received`` (to the host): replies, DNS, and what the operator opened.
 
+And what the host sends (``dialing``): a guest's ports are the server's alone to dial, else every
+local user could go past the proxy and its tokens.
+
 Policies are judged on every packet, so that a change holds for open connections too.
 """
 
@@ -41,6 +44,7 @@ class Table:
     dns_port: int
     openings: tuple[Opening, ...] = ()
     guard: bool = False
+    owner: int = 0  # the user whose sockets may dial guests
 
     @property
     def name(self) -> str:
@@ -155,6 +159,10 @@ table {self.name} {{
     iifname . ip daddr @gateways {_PORT} {self.dns_port} accept
 {_lines(_host_targets(self.openings, "goto judged"))}
     drop
+  }}
+  chain dialing {{
+    type filter hook output priority filter; policy accept;
+    oifname {ours} ct direction original meta skuid != {self.owner} {_REFUSE}
   }}
   chain passing {{
     type filter hook forward priority filter; policy accept;

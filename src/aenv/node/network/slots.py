@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 from collections import deque
 from ipaddress import IPv4Address
 
@@ -198,6 +199,7 @@ class SlotPool:
             dns_port,
             self._openings,
             self._forwarding.is_ours(),
+            os.geteuid(),
         )
 
     def _take_back(self, slot: Slot, claim: Claim) -> tuple[Slot, Egress]:
