@@ -248,7 +248,7 @@ async def test_twenty_creates_at_once_run_a_few_boots_at_a_time(bench: Bench, no
 
 @pytest.mark.parametrize(
     ("headroom", "what"),
-    [(Headroom(1 * GIB, 64 * GIB), "memory"), (Headroom(64 * GIB, 2 * GIB), "disk")],
+    [(Headroom(GIB // 2, 64 * GIB), "memory"), (Headroom(64 * GIB, 2 * GIB), "disk")],
 )
 async def test_what_the_host_cannot_hold_is_refused_with_figures(
     bench: Bench, node: LocalNode, headroom: Headroom, what: str

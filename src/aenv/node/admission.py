@@ -1,27 +1,69 @@
-"""Who may boot now: a create is admitted when the host has the memory and disk it was promised.
+"""Who may boot now, by what sandboxes use and not by what they are promised.
 
-Memory and disk of running sandboxes are measured, not added up: a limit is a ceiling, and idle
-sandboxes use little of it. What a create in flight was promised does not show in the measurement
-yet, so it is subtracted until the create is done. Creates that fit the host, but not beside those
-in flight, wait for their turn.
+A limit is a ceiling, and idle sandboxes use little of it: together the limits may exceed the host's
+memory, up to ``overcommit`` times; one alone never does. A create is admitted when
+
+    available − reserve − expected by creates in flight − owed to new sandboxes ≥ expected by it
+
+with the expectations of :mod:`aenv.node.usage`. Disks are thin in the same way. Creates that fit
+the host, but not beside those in flight, wait for their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
-from aenv.models.errors import CapacityError
+from aenv.models.errors import CapabilityError, CapacityError
 from aenv.models.sandboxes import Resources
 from aenv.node.hosts import Headroom
+from aenv.node.usage import MIB, Book
 
-MIB = 1024 * 1024
 # A disk quota is a ceiling, and disks are thin: this much of it must be there at the start.
 DISK_AT_START = 512 * MIB
 RETRY_AFTER = 5.0
+_LOOK_AGAIN = 0.5
 
 DiskRoom = Callable[[], Awaitable[int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bytes, ``boots`` at a time, ``patience`` in seconds. ``total``: the host's memory."""
+
+    memory_reserve: int
+    disk_reserve: int
+    total: int
+    overcommit: float
+    boots: int
+    patience: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """``image``: the size in bytes of the memory image it starts from."""
+
+    template: str
+    resources: Resources
+    image: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Of a create in flight, in bytes."""
+
+    limit: int
+    memory: int
+    disk: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    reason: str
+    text: str
 
 
 class Admission:
@@ -30,77 +72,124 @@ class Admission:
     ``disk_room`` of :meth:`admit` is what the engine's own pool of disks has left beyond its
     reserve; without one, or when it answers None, the host's disk and reserve count. ``relieve``
     is asked for memory before a create waits or is refused for the lack of it; False: none.
+    ``suffers``: why the host should take nobody now, whatever is available. ``refusals``: how many
+    creates were refused, by reason.
     """
 
     def __init__(
         self,
         measure: Callable[[], Headroom],
+        bounds: Bounds,
+        book: Book,
         *,
-        memory_reserve: int,
-        disk_reserve: int,
-        boots: int,
-        patience: float = 30.0,
         relieve: Callable[[], Awaitable[bool]] | None = None,
+        suffers: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._measure = measure
-        self._reserve = Headroom(memory_reserve, disk_reserve)
-        self._boots = boots
-        self._patience = patience
+        self._bounds = bounds
+        self._book = book
         self._relieve = relieve or _nothing_to_give
+        self._suffers = suffers
         self._turn = asyncio.Lock()
         self._released = asyncio.Event()
-        self._promised: list[Headroom] = []
+        self._claims: list[_Claim] = []
+        self.refusals: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def admit(
-        self, resources: Resources, disk_room: DiskRoom | None = None
-    ) -> AsyncIterator[None]:
-        """Hold the promise for the time of a create. Raises CapacityError with the figures."""
-        demand = Headroom(
-            memory=resources.memory_mb * MIB, disk=min(resources.disk_mb * MIB, DISK_AT_START)
-        )
+    async def admit(self, demand: Demand, disk_room: DiskRoom | None = None) -> AsyncIterator[int]:
+        """Hold what it needs for the time of a create; yields the memory it is expected to use.
+
+        Raises CapacityError with the figures, CapabilityError when this host can never hold it.
+        """
+        self._require_possible(demand.resources)
         try:
-            async with asyncio.timeout(self._patience), self._turn:
-                await self._wait_for_room(demand, disk_room or _host_disk)
-                self._promised.append(demand)
+            async with asyncio.timeout(self._bounds.patience), self._turn:
+                claim = await self._wait_for_room(demand, disk_room or _host_disk)
+                self._claims.append(claim)
         except TimeoutError:
+            self.refusals["busy"] += 1
             raise CapacityError(
-                f"{len(self._promised)} sandboxes are being started and hold what this one needs; "
+                f"{len(self._claims)} sandboxes are being started and hold what this one needs; "
                 "try again shortly",
                 retry_after=RETRY_AFTER,
             ) from None
         try:
-            yield
+            yield claim.memory
         finally:
-            self._promised.remove(demand)
+            self._claims.remove(claim)
             self._released.set()
 
-    async def _wait_for_room(self, demand: Headroom, disk_room: DiskRoom) -> None:
+    def _require_possible(self, resources: Resources) -> None:
+        if resources.memory_mb * MIB > self._bounds.total:
+            self.refusals["too_large"] += 1
+            raise CapabilityError(
+                f"a sandbox of {resources.memory_mb} MiB cannot run on this host, which has "
+                f"{self._bounds.total // MIB} MiB of memory; ask for less (memoryMB, --memory)"
+            )
+
+    async def _wait_for_room(self, demand: Demand, disk_room: DiskRoom) -> _Claim:
         while True:
             self._released.clear()
-            while self._lacks_memory(demand) and await self._relieve():
+            claim = self._claim(demand)
+            if self._lacks_memory(claim):
+                await self._book.refresh()
+                claim = self._claim(demand)
+            while self._lacks_memory(claim) and await self._relieve():
                 pass
-            refusal = self._refusal(demand, await disk_room())
-            if refusal is None and len(self._promised) < self._boots:
-                return
-            if refusal is not None and not self._promised:
-                raise CapacityError(refusal, retry_after=RETRY_AFTER)
-            await self._released.wait()
+            refusal = self._refusal(claim, await disk_room())
+            if refusal is None and len(self._claims) < self._bounds.boots:
+                return claim
+            if refusal is not None and not self._claims:
+                self.refusals[refusal.reason] += 1
+                raise CapacityError(refusal.text, retry_after=RETRY_AFTER)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await self._released.wait()
 
-    def _lacks_memory(self, demand: Headroom) -> bool:
-        promised = sum(promise.memory for promise in self._promised)
-        return demand.memory > self._measure().memory - self._reserve.memory - promised
+    def _claim(self, demand: Demand) -> _Claim:
+        resources = demand.resources
+        return _Claim(
+            limit=resources.memory_mb * MIB,
+            memory=self._book.expected(demand.template, resources, demand.image),
+            disk=min(resources.disk_mb * MIB, DISK_AT_START),
+        )
 
-    def _refusal(self, demand: Headroom, room: int | None) -> str | None:
+    def _lacks_memory(self, claim: _Claim) -> bool:
+        free = self._measure().memory - self._bounds.memory_reserve - self._spoken_for()
+        return claim.memory > free
+
+    def _spoken_for(self) -> int:
+        return sum(claim.memory for claim in self._claims) + self._book.owed()
+
+    def _refusal(self, claim: _Claim, room: int | None) -> _Refusal | None:
         left = self._measure()
-        memory = left.memory - self._reserve.memory - sum(p.memory for p in self._promised)
-        if demand.memory > memory:
-            return _short("memory", demand.memory, left.memory, self._reserve.memory)
-        reserve = self._reserve.disk if room is None else 0
+        if claim.memory > left.memory - self._bounds.memory_reserve - self._spoken_for():
+            text = _short("memory", claim.memory, left.memory, self._bounds.memory_reserve)
+            if others := self._spoken_for():
+                text += f" ({others // MIB} MiB are set aside for those that have just started)"
+            return _Refusal("memory", text)
+        if suffering := self._suffers():
+            return _Refusal("pressure", suffering)
+        return self._overcommitted(claim) or self._disk_refusal(claim, left, room)
+
+    def _overcommitted(self, claim: _Claim) -> _Refusal | None:
+        promised = self._book.promised() + sum(claim.limit for claim in self._claims)
+        most = int(self._bounds.overcommit * self._bounds.total)
+        if promised + claim.limit <= most:
+            return None
+        return _Refusal(
+            "overcommit",
+            f"sandboxes are promised {promised // MIB} MiB of memory, and {claim.limit // MIB} MiB "
+            f"more would exceed {self._bounds.overcommit:g} × the host's; kill or pause sandboxes, "
+            "ask for less, or raise memory_overcommit",
+        )
+
+    def _disk_refusal(self, claim: _Claim, left: Headroom, room: int | None) -> _Refusal | None:
+        reserve = self._bounds.disk_reserve if room is None else 0
         room = left.disk if room is None else max(0, room)
-        if demand.disk > room - reserve - sum(p.disk for p in self._promised):
-            return _short("disk", demand.disk, room, reserve)
-        return None
+        if claim.disk <= room - reserve - sum(one.disk for one in self._claims):
+            return None
+        return _Refusal("disk", _short("disk", claim.disk, room, reserve))
 
 
 async def _nothing_to_give() -> bool:

@@ -24,7 +24,6 @@ from aenv.models.errors import (
 )
 from aenv.models.snapshots import SnapshotImage
 from aenv.node import faults
-from aenv.node.admission import MIB
 from aenv.node.disks.stores import free_bytes
 from aenv.node.engine import DiskImage, Engine, MemoryImage
 from aenv.node.engines.tasks import finish
@@ -32,6 +31,7 @@ from aenv.node.logs import LogKeeper
 from aenv.node.residents import Resident
 from aenv.node.snapshots.manifest import Manifest, Private, memory_files
 from aenv.node.snapshots.store import Draft, SnapshotStore, Stored
+from aenv.node.usage import MIB
 
 logger = logging.getLogger(__name__)
 

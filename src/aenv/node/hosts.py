@@ -10,16 +10,9 @@ from pathlib import Path
 import psutil
 
 from aenv._version import __version__
+from aenv.node import memory_groups
 from aenv.node.engine import Capabilities
 from aenv.node.port import NodeInfo
-
-_CGROUP_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +23,22 @@ class Headroom:
     disk: int
 
 
-def measure_headroom(folder: Path) -> Headroom:
-    """Memory of the host (or the container we run in), and disk where ``folder`` is."""
-    return Headroom(memory=memory_available(), disk=shutil.disk_usage(existing(folder)).free)
+def measure_headroom(folder: Path, instance: str = "") -> Headroom:
+    """Memory of the host, or of the control group we are in where that is less; disk where
+    ``folder`` is. ``instance`` names the groups of our sandboxes.
+    """
+    free = shutil.disk_usage(existing(folder)).free
+    return Headroom(memory=memory_available(instance), disk=free)
 
 
-def memory_available() -> int:
+def memory_available(instance: str = "") -> int:
     available: int = psutil.virtual_memory().available
-    return min([available, *(limit - used for limit, used in _container_limits())])
+    return min([available, *(group.available for group in memory_groups.limits(instance))])
 
 
 def memory_total() -> int:
     total: int = psutil.virtual_memory().total
-    return min([total, *(limit for limit, _ in _container_limits())])
+    return min([total, *(group.limit for group in memory_groups.limits(""))])
 
 
 def describe(
@@ -68,14 +64,3 @@ def existing(folder: Path) -> Path:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder
-
-
-def _container_limits() -> list[tuple[int, int]]:
-    """(limit, use) of the cgroup this process sees as its root, where one is set."""
-    found = []
-    for limit_file, used_file in _CGROUP_LIMITS:
-        try:
-            found.append((int(Path(limit_file).read_text()), int(Path(used_file).read_text())))
-        except (OSError, ValueError):
-            continue
-    return found

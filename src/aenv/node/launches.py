@@ -29,7 +29,7 @@ from aenv.models.settings import Settings
 from aenv.models.snapshots import RestoreMode
 from aenv.models.templates import TemplateInfo
 from aenv.node import faults
-from aenv.node.admission import Admission
+from aenv.node.admission import Admission, Demand
 from aenv.node.agents import AgentClient
 from aenv.node.agentwire import AgentInit
 from aenv.node.engine import Capabilities, Engine, Isolation, Machine, MachineSpec
@@ -89,7 +89,8 @@ class Launcher:
         return await self._engines.get(name or self._settings.engine)
 
     async def _launch(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
-        async with self._admission.admit(spec.resources, engine.disk_room):
+        demand = Demand(spec.template, spec.resources, origin.image_bytes)
+        async with self._admission.admit(demand, engine.disk_room) as expected:
             memo = origin.memo(spec)
             self._memos.write(spec.sandbox_id, memo)
             async with AsyncExitStack() as undo:
@@ -97,6 +98,7 @@ class Launcher:
                 await self._origins.pin(engine, memo, self._memos.place(spec.sandbox_id))
                 resident = await self._bring_up(spec, engine, origin)
                 undo.push_async_callback(_destroy, resident.machine)
+                resident.expected = expected
                 resident.memo = replace(memo, ready=True)
                 self._memos.write(spec.sandbox_id, resident.memo)
                 undo.pop_all()
@@ -108,11 +110,10 @@ class Launcher:
         for _ in range(RESTORES if origin.memory else 0):
             try:
                 return await self._restore(spec, engine, origin)
-            except ImageUnusableError as error:
-                note = f"its memory could not be restored ({error}): it was booted from its disk"
-                break
             except (EngineError, AgentUnreachableError) as error:
                 note = f"its memory could not be restored ({error}): it was booted from its disk"
+                if isinstance(error, ImageUnusableError):
+                    break
         if note:
             logger.warning("%s", note, extra={"sandbox_id": spec.sandbox_id})
         resident = await self._boot(spec, engine, origin)

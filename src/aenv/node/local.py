@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
+from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
 from aenv.models.settings import Settings
 from aenv.models.snapshots import SnapshotImage
@@ -29,6 +30,7 @@ from aenv.node.launches import Launcher
 from aenv.node.launching import Launching
 from aenv.node.logfiles import LogQuery
 from aenv.node.logs import LogKeeper
+from aenv.node.memory import HostMemory
 from aenv.node.memos import Memos
 from aenv.node.metrics import MetricsSampler
 from aenv.node.origins import Origins
@@ -38,6 +40,7 @@ from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbo
 from aenv.node.residents import Resident, Residents
 from aenv.node.snapshots.store import SnapshotStore
 from aenv.node.stored import StoredSnapshots
+from aenv.node.usage import MemoryUse
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +62,13 @@ class LocalNode(Node):
         self._snapshots = SnapshotStore(folders.data / "snapshots")
         capturer = Capturer(self._snapshots, self._logs, parts.images)
         self._pauses = Pauses(self._residents, capturer, self._memos, hot_budget(settings))
+        use = MemoryUse(self._residents, self._sampler.memory)
+        self._memory = HostMemory(settings, parts.gauges, use, {"hot": self._pauses.relieve})
         self._launcher = Launcher(
             settings,
             parts.engines,
             Origins(parts.images, self._snapshots),
-            parts.admission(settings, self._pauses.relieve),
+            self._memory.admission,
             self._memos,
             parts.agent,
         )
@@ -90,6 +95,7 @@ class LocalNode(Node):
             if isinstance(one, Resident):
                 self._residents.settle(one, request.resources)
         self._sampler.start()
+        self._memory.pressure.start()
         self._pauses.squeeze()
         here = [one for one in found if isinstance(one, Resident)]
         return Adoption(
@@ -101,6 +107,7 @@ class LocalNode(Node):
 
     async def close(self) -> None:
         await self._launching.close()
+        await self._memory.pressure.close()
         await self._pauses.close()
         await self._residents.close()
         await self._sampler.close()
@@ -119,6 +126,9 @@ class LocalNode(Node):
         return await asyncio.to_thread(
             describe, folders.instance, self._engines.capabilities(), folders.data, headroom
         )
+
+    async def memory(self) -> MemoryReport:
+        return await self._memory.report()
 
     async def probe(self) -> list[Finding]:
         return await self._engines.probe()

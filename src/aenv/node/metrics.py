@@ -68,6 +68,7 @@ class _Tracked:
     live: bool = True
     failures: int = 0
     previous: tuple[float, float] | None = None
+    memory: int | None = None
 
 
 class MetricsSampler:
@@ -115,6 +116,11 @@ class MetricsSampler:
     def unresponsive(self, sandbox_id: str) -> bool:
         tracked = self._tracked.get(sandbox_id)
         return tracked is not None and tracked.failures >= UNRESPONSIVE_AFTER
+
+    def memory(self, sandbox_id: str) -> int | None:
+        """Bytes of the host's memory that it used at the last sample."""
+        tracked = self._tracked.get(sandbox_id)
+        return tracked.memory if tracked is not None and tracked.live else None
 
     async def query(
         self, sandbox_id: str, *, start: float | None = None, end: float | None = None
@@ -177,6 +183,7 @@ class MetricsSampler:
         if stats is not None:
             pct = _cpu_pct(tracked.previous, (now, stats.cpu_seconds), count)
             tracked.previous = (now, stats.cpu_seconds)
+            tracked.memory = stats.memory_bytes
         memory_limit = limits.memory_mb * 1024 * 1024 if limits else 0
         return SandboxMetrics(
             timestamp=now,

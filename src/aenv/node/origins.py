@@ -63,6 +63,11 @@ class Origin:
         """Where the log of the guest's memory goes on: a fork's begins anew."""
         return self.stored.manifest.log_seq if self.stored and self.same_life else 0
 
+    @property
+    def image_bytes(self) -> int:
+        """Of the memory it starts from."""
+        return sum(self.stored.manifest.memory.values()) if self.stored and self.memory else 0
+
     def completed(self, spec: SandboxSpec) -> SandboxSpec:
         """With the variables that come along: a fork is not given the secret ones."""
         assert self.stored is not None

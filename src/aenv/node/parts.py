@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import aenv
 from aenv.models.errors import HostSetupError
 from aenv.models.settings import Settings
-from aenv.node.admission import MIB, Admission
 from aenv.node.engine_set import EngineSet
 from aenv.node.engines import available, create_engine
 from aenv.node.host import Host, open_host
 from aenv.node.hosts import Headroom, measure_headroom, memory_total
 from aenv.node.images import ImageStore
+from aenv.node.memory import Gauges
 from aenv.node.origins import Images
+from aenv.node.stalls import StallMeter
+from aenv.node.usage import MIB
 
 _HOT_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What a node is made of. ``agent``: the binary; ``measure``: what the host has left."""
+    """What a node is made of. ``agent``: the binary; ``measure``: what the host has left;
+    ``stalls``: how much its tasks wait for memory.
+    """
 
     engines: EngineSet
     images: Images
     agent: Path
     measure: Callable[[], Headroom]
+    stalls: StallMeter = field(default_factory=StallMeter)
 
     @classmethod
     def of_this_host(cls, settings: Settings) -> Self:
@@ -37,18 +41,12 @@ class NodeParts:
             engines=EngineSet(settings, available(), create_engine),
             images=ImageStore(settings, _host_if_root(settings)),
             agent=Path(aenv.__file__).parent / "_bin" / "agent",
-            measure=lambda: measure_headroom(settings.folders.data),
+            measure=lambda: measure_headroom(settings.folders.data, settings.folders.instance),
         )
 
-    def admission(self, settings: Settings, relieve: Callable[[], Awaitable[bool]]) -> Admission:
-        """``relieve`` gives back the memory of one paused sandbox, if there is one."""
-        return Admission(
-            self.measure,
-            memory_reserve=settings.memory_reserve_mb * MIB,
-            disk_reserve=settings.disk_reserve_mb * MIB,
-            boots=max(4, 2 * (os.cpu_count() or 1)),
-            relieve=relieve,
-        )
+    @property
+    def gauges(self) -> Gauges:
+        return Gauges(self.measure, self.stalls)
 
 
 def hot_budget(settings: Settings) -> int:

@@ -23,8 +23,11 @@ from aenv.node.engines.tasks import finish
 from aenv.node.launches import alive
 from aenv.node.memos import Memos
 from aenv.node.residents import HotPause, Resident, Residents
+from aenv.node.usage import measure
 
 logger = logging.getLogger(__name__)
+
+GIVEN_BACK = "the host took its memory back; a resume restores it from its image"
 
 Refresh = Callable[[Resident], Awaitable[None]]
 
@@ -123,10 +126,15 @@ class Pauses:
                 resident.hot = replace(resident.hot, snapshot_id=None)
 
     async def relieve(self) -> bool:
-        """Demote the one that was paused first. False if there is none."""
+        """Demote the one that was paused first. False if there is none, or none can be."""
         for resident in self._demotable():
-            if await self.demote(resident.sandbox_id):
-                return True
+            try:
+                if await self.demote(resident.sandbox_id):
+                    await self._residents.note(resident.sandbox_id, GIVEN_BACK)
+                    return True
+            except AenvError as error:
+                about = {"sandbox_id": resident.sandbox_id}
+                logger.warning("a paused sandbox keeps its memory: %s", error, extra=about)
         return False
 
     def squeeze(self) -> None:
@@ -145,8 +153,7 @@ class Pauses:
 
     async def _excess(self) -> int:
         hot = [resident for resident in self._residents if resident.hot]
-        used = await asyncio.gather(*(_memory(resident) for resident in hot))
-        return sum(used) - self._budget
+        return sum((await measure(hot)).values()) - self._budget
 
     def _demotable(self) -> list[Resident]:
         found = [one for one in self._residents if one.hot and one.hot.snapshot_id and not one.gone]
@@ -194,10 +201,3 @@ def _require_running(resident: Resident) -> None:
         raise ConflictError(f"sandbox {resident.sandbox_id} has ended")
     if resident.hot is not None:
         raise ConflictError(f"sandbox {resident.sandbox_id} is paused already")
-
-
-async def _memory(resident: Resident) -> int:
-    try:
-        return (await resident.machine.stats()).memory_bytes
-    except AenvError:
-        return 0

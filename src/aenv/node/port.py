@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from aenv.models.errors import CapabilityError
+from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -123,6 +124,10 @@ class Node(ABC):
 
     @abstractmethod
     async def info(self) -> NodeInfo: ...
+
+    async def memory(self) -> MemoryReport:
+        """What memory is promised to and used for; sandboxes are measured now."""
+        return MemoryReport()
 
     @abstractmethod
     async def probe(self) -> list[Finding]: ...

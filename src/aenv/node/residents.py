@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ class Resident:
     ``nameservers``: what its guest was told; None when nobody remembers (adopted). ``hot``: it is
     paused and its machine is frozen. ``lock`` is held by whoever freezes, thaws or copies it.
     ``restored``, ``note``: how it came back; ``failures``: what its guest could not do then.
+    ``expected``: the bytes of memory it was admitted with, ``since`` (monotonic) it is here.
     """
 
     sandbox_id: str
@@ -63,6 +65,8 @@ class Resident:
     note: str | None = None
     failures: tuple[str, ...] = ()
     log_seq: int | None = None
+    expected: int = 0
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def gone(self) -> bool:
@@ -126,6 +130,13 @@ class Residents:
         """Log and measure it (again)."""
         self._logs.follow(resident.sandbox_id, resident.agent)
         self._sampler.track(resident.sandbox_id, resident.machine, resident.agent, resources)
+
+    async def note(self, sandbox_id: str, text: str) -> None:
+        """Add to its log. Never fails: it is for information."""
+        try:
+            await self._logs.note(sandbox_id, text)
+        except (AenvError, OSError) as error:
+            logger.info("not noted: %s", error, extra={"sandbox_id": sandbox_id})
 
     async def rest(self, resident: Resident) -> None:
         """Ask nothing of its guest any more, which is about to be frozen."""

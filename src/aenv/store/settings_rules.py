@@ -67,6 +67,8 @@ def _sizes(settings: Settings) -> Iterator[str]:
             yield f"{name!r} must not be negative"
     if settings.hot_memory_mb is not None and settings.hot_memory_mb < 0:
         yield "'hot_memory_mb' must not be negative"
+    if not (_positive(settings.memory_overcommit) and settings.memory_overcommit >= 1):
+        yield "'memory_overcommit' must be at least 1"
     if settings.idle_exit is not None and not _positive(settings.idle_exit):
         yield "'idle_exit' must be a positive number of seconds"
     for name, smallest in SMALLEST.items():

@@ -166,6 +166,10 @@ class GVisorMachine(Machine):
             disk_limit_bytes=disk.limit_bytes,
         )
 
+    async def memory_used(self) -> int:
+        self._require_alive()
+        return (await self._parts.cgroups.stats(self.sandbox_id)).memory_bytes
+
     async def set_network(self, policy: NetworkPolicy) -> None:
         self._require_alive()
         await self._parts.slots.apply(self._held_slot, policy)
