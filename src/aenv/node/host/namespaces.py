@@ -5,18 +5,19 @@ A thread that changes its namespace is never used again: each call runs in a thr
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from aenv.node.host.mounts import MNT_DETACH, MS_BIND, mount, unmount
+from aenv.node.host.mounts import MNT_DETACH, MS_BIND, MS_PRIVATE, MS_REC, mount, unmount
 
 NETNS_FOLDER = Path("/var/run/netns")
 CLONE_NEWNET = 0x40000000
+_CLONE_NEWNS = 0x00020000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Result = TypeVar("Result")
@@ -55,16 +56,48 @@ def enter(name: str, work: Callable[[], Result]) -> Result:
 
 
 def remove(name: str) -> None:
+    """Also where ``ip netns`` has since bound the folder over itself, as it does at its first use:
+    then our mount lies below that one, out of reach.
+    """
     path = NETNS_FOLDER / name
-    with contextlib.suppress(OSError):
-        unmount(path, MNT_DETACH)
-    path.unlink(missing_ok=True)
+    _detach(path)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _in_thread(lambda: _uncover(path))
 
 
 def names(prefix: str) -> list[str]:
     if not NETNS_FOLDER.is_dir():
         return []
     return sorted(path.name for path in NETNS_FOLDER.iterdir() if path.name.startswith(prefix))
+
+
+def _uncover(path: Path) -> None:
+    """Take away what covers it in a mount namespace of our own, and unlink it there, which ends
+    its mounts everywhere.
+    """
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare mount namespace")
+    mount("none", Path("/"), "none", MS_REC | MS_PRIVATE)
+    while True:
+        while _detach(path):
+            pass
+        try:
+            return path.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno != errno.EBUSY or not _detach(NETNS_FOLDER):
+                raise
+
+
+def _detach(path: Path) -> bool:
+    """Whether something was mounted there."""
+    try:
+        unmount(path, MNT_DETACH)
+    except OSError:
+        return False
+    return True
 
 
 def _in_thread(work: Callable[[], Result]) -> Result:
