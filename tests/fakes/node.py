@@ -236,6 +236,18 @@ class FakeNode(Node):
             self.hot[sandbox_id] = spec
         return image
 
+    async def keep(
+        self, sandbox_id: str, snapshot_id: str, *, parent: str | None = None
+    ) -> SnapshotImage:
+        self._called("keep", sandbox_id)
+        if sandbox_id not in self.hot:
+            raise ConflictError("not paused in memory alone")
+        if self.knobs.pause_gate:
+            await self.knobs.pause_gate.wait()
+        if self.knobs.pause_errors:
+            raise self.knobs.pause_errors.pop(0)
+        return self._keep(sandbox_id, snapshot_id, True, parent)
+
     async def resume(self, spec: SandboxSpec) -> RunningSandbox:
         self._called("resume", spec.sandbox_id)
         if self.knobs.resume_gate:
@@ -302,7 +314,7 @@ class FakeNode(Node):
     def _keep(
         self, sandbox_id: str, snapshot_id: str, memory: bool, parent: str | None
     ) -> SnapshotImage:
-        spec = self.running[sandbox_id]
+        spec = self.running.get(sandbox_id) or self.hot[sandbox_id]
         image = SnapshotImage(
             id=snapshot_id,
             template=spec.template,

@@ -305,3 +305,32 @@ async def test_the_log_of_a_sandbox_that_was_set_back_goes_on(bench: Bench, node
     restored.say("two")
     await until(lambda: node._logs.seen(spec.sandbox_id) == 2)
     assert [e.message for e in await node.logs(spec.sandbox_id)][-1] == "two"
+
+
+async def test_what_found_no_room_is_kept_later_and_may_then_be_demoted(
+    bench: Bench, node: LocalNode
+):
+    spec = await started(node)
+    bench.engine.errors["checkpoint"] = [DiskFullError("full"), DiskFullError("still full")]
+    for attempt in (node.pause, node.keep):
+        with pytest.raises(DiskFullError):
+            await attempt(spec.sandbox_id, new_name())
+    resident = node._residents.get(spec.sandbox_id)
+    assert resident is not None
+    assert resident.hot is not None
+    since = resident.hot.since
+
+    name = new_name()
+    image = await node.keep(spec.sandbox_id, name, parent="sparent")
+
+    assert (image.id, image.has_memory, image.parent) == (name, True, "sparent")
+    assert bench.engine.machines[spec.sandbox_id].frozen
+    assert resident.hot.since == since
+    assert await node.demote(spec.sandbox_id)
+    assert (await node.resume(replace(spec, snapshot=name))).restored is RestoreMode.WARM
+
+
+async def test_only_what_is_paused_in_memory_alone_is_kept_later(node: LocalNode):
+    for spec in (await started(node), await paused(node)):
+        with pytest.raises(ConflictError, match="not paused in memory alone"):
+            await node.keep(spec.sandbox_id, new_name())

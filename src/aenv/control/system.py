@@ -14,6 +14,7 @@ import structlog
 
 from aenv.control import adoption
 from aenv.control.background import Background
+from aenv.control.belated import Belated
 from aenv.control.boots import Boots
 from aenv.control.clocks import Clock, SystemClock
 from aenv.control.creation import Creation
@@ -52,12 +53,13 @@ CLOSE_GRACE = 10.0
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds: how long a create waits for a template, the reaper's longest sleep, the first pause
-    before a destroy is tried again.
+    before a destroy is tried again, between attempts to keep what was paused on a full disk.
     """
 
     template_wait: float = 45.0
     tick: float = 0.5
     retry_pause: float = 1.0
+    keep_again: float = 30.0
 
 
 class System:
@@ -123,6 +125,7 @@ class System:
         )
         images = self._images = Images(node, clock, self._background, pause=timing.retry_pause)
         self.snapshots = Snapshots(services, images)
+        self._belated = Belated(services, images, every=timing.keep_again)
         starts = Starts(node, self.templates, self.snapshots, settings)
         self._creation = Creation(services, starts)
         self.forks = Forks(services, self._creation, self.snapshots)
@@ -197,6 +200,7 @@ class System:
         await adoption.adopt(self.catalog, self.node, self.routes, self._endings, self._images)
         self._run(self._reaper.run(), "reaper")
         self._run(self._exits.run(), "exits")
+        self._run(self._belated.run(), "belated images")
         if self.settings.idle_exit is not None:
             watch = IdleWatch(self.catalog, self.activity, self.settings.idle_exit, self.stop.set)
             self._run(watch.run(), "idle watch")

@@ -147,16 +147,20 @@ class LocalNode(Node):
     async def snapshot(
         self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
     ) -> SnapshotImage:
-        resident = self._resident(sandbox_id)
         order = Order("snapshot", snapshot_id, memory, parent)
-        return await self._pauses.snapshot(resident, await self._engine_of(resident), order)
+        return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
 
     async def pause(
         self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
     ) -> SnapshotImage:
-        resident = self._resident(sandbox_id)
         order = Order("pause", snapshot_id, memory, parent)
-        return await self._pauses.pause(resident, await self._engine_of(resident), order)
+        return await self._pauses.pause(*await self._whose(sandbox_id), order)
+
+    async def keep(
+        self, sandbox_id: str, snapshot_id: str, *, parent: str | None = None
+    ) -> SnapshotImage:
+        order = Order("keep", snapshot_id, memory=True, parent=parent)
+        return await self._pauses.keep(*await self._whose(sandbox_id), order)
 
     async def resume(self, spec: SandboxSpec) -> RunningSandbox:
         resident = self._residents.get(spec.sandbox_id)
@@ -167,9 +171,7 @@ class LocalNode(Node):
         return await self._make(spec, same_life=True)
 
     async def demote(self, sandbox_id: str) -> bool:
-        """Give back the memory of a paused sandbox, which is restored from its snapshot when it is
-        resumed. False if there was none to give.
-        """
+        """Give back the memory of a paused sandbox. False if there was none to give."""
         return await self._pauses.demote(sandbox_id)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
@@ -279,8 +281,9 @@ class LocalNode(Node):
         away = time.monotonic() - hot.since if hot else 0.0
         return await self._pauses.thaw(resident, refresh)
 
-    async def _engine_of(self, resident: Resident) -> Engine:
-        return await self._engines.get(resident.capabilities.engine)
+    async def _whose(self, sandbox_id: str) -> tuple[Resident, Engine]:
+        resident = self._resident(sandbox_id)
+        return resident, await self._engines.get(resident.capabilities.engine)
 
     async def _on_hang(self, sandbox_id: str, hangs: bool) -> None:
         """Told in the sandbox's log and ours; what to do about it is its owner's decision."""

@@ -80,6 +80,23 @@ class Pauses:
             await self._residents.leave(resident)
         return image
 
+    async def keep(self, resident: Resident, engine: Engine, order: Order) -> SnapshotImage:
+        """Write the image that its pause found no room for; it stays frozen, and may be demoted
+        from then on.
+        """
+        async with resident.lock:
+            hot = resident.hot
+            if resident.gone or hot is None or hot.snapshot_id is not None:
+                raise ConflictError(f"sandbox {resident.sandbox_id} is not paused in memory alone")
+            image = await self._capturer.capture(resident, engine, order, stay_frozen=True)
+            if resident.gone:
+                await finish(self._capturer.discard(engine, order.snapshot_id))
+                raise ConflictError(f"sandbox {resident.sandbox_id} was killed meanwhile")
+            self._mark(resident, order.snapshot_id, since=hot.since)
+            await faults.reach("keep.marked")
+        self.squeeze()
+        return image
+
     async def thaw(self, resident: Resident, refresh: Refresh) -> bool:
         """Let a hot sandbox run on. False: it is not in memory any more, restore it.
 
@@ -159,13 +176,15 @@ class Pauses:
         found = [one for one in self._residents if one.hot and one.hot.snapshot_id and not one.gone]
         return sorted(found, key=lambda one: one.hot.since if one.hot else 0)
 
-    def _mark(self, resident: Resident, snapshot_id: str | None) -> None:
+    def _mark(
+        self, resident: Resident, snapshot_id: str | None, *, since: float | None = None
+    ) -> None:
         assert resident.memo is not None
         memo = replace(resident.memo, paused_as=snapshot_id)
         with contextlib.suppress(OSError):  # a restart restores it from disk, then
             self._memos.write(resident.sandbox_id, memo)
         resident.memo = memo
-        resident.hot = HotPause(snapshot_id, time.monotonic())
+        resident.hot = HotPause(snapshot_id, time.monotonic() if since is None else since)
 
     def _mark_running(self, resident: Resident) -> None:
         assert resident.memo is not None

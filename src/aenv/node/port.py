@@ -213,6 +213,15 @@ class Node(ABC):
         """
         raise _no_snapshots()
 
+    async def keep(
+        self, sandbox_id: str, snapshot_id: str, *, parent: str | None = None
+    ) -> SnapshotImage:
+        """Keep the image of a sandbox that is paused in memory alone; it stays frozen.
+
+        ConflictError when it is not, DiskFullError while there is no room.
+        """
+        raise _no_snapshots()
+
     async def resume(self, spec: SandboxSpec) -> RunningSandbox:
         """Bring back a paused sandbox under its own id, from memory if it is hot, else from
         ``spec.snapshot``. A memory image that cannot be restored is replaced by a boot from its

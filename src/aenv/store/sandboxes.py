@@ -81,6 +81,14 @@ def in_states(db: Connection, states: Sequence[SandboxState]) -> list[SandboxRec
     return [_record(row) for row in rows]
 
 
+def paused_unkept(db: Connection) -> list[SandboxRecord]:
+    """Those that are paused in memory alone, without an image."""
+    query = select(sandboxes).where(
+        sandboxes.c.state == SandboxState.PAUSED, sandboxes.c.snapshot_id.is_(None)
+    )
+    return [_record(row) for row in db.execute(query.order_by(sandboxes.c.end_at))]
+
+
 def due(db: Connection, now: int, limit: int = 200) -> list[SandboxRecord]:
     """Running sandboxes whose time has passed, the longest overdue first."""
     rows = db.execute(
