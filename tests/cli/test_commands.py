@@ -47,9 +47,17 @@ def test_removing_all_without_a_terminal_needs_consent(cli: Cli, sandbox: str) -
 def test_timeout_top_templates(cli: Cli, sandbox: str, plane: ControlPlane) -> None:
     cli.text("timeout", sandbox, "9")
     assert plane.guests[sandbox].timeouts == [("timeout", 9)]
-    [sample] = cli.json("top")
+    view = cli.json("top")
+    [sample] = view["sandboxes"]
     assert sample["metrics"]["mem_total"] == 1 << 30
-    assert "12.5 %" in cli.text("top", "--once")
+    [host] = view["hosts"]
+    assert (host["id"], host["promised_to_used"]) == ("n1", 32.0)
+    assert host["hot"] == {"sandboxes": 2, "promised": 2 << 30, "used": 12 << 20}
+    text = cli.text("top", "--once")
+    assert "12.5 %" in text
+    assert "promised ÷ used: 32.0; 3.0 GiB are available" in text
+    assert "memory was given back 3 times" in text
+    assert "creates refused: memory 1, disk 2" in text
     assert {t["names"][0]: t["status"] for t in cli.json("template", "list")} == {
         "base": "ready",
         "host": "ready",

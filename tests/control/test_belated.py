@@ -84,7 +84,7 @@ async def test_a_kill_calls_it_off(house: House) -> None:
     house.node.knobs.pause_gate = asyncio.Event()
     keeping = asyncio.create_task(house.system._belated.keep_all())
     await until(lambda: asked(house) == 1)
-    await house.system.sandboxes.kill(house.caller.team, record.id)
+    await house.system.sandboxes.kill(house.caller, record.id)
     await keeping
 
     assert await house.state(record.id) == "killed"

@@ -148,6 +148,7 @@ class ControlPlane:
             ("POST", "sandboxes"): lambda: self._create(content, headers),
             ("GET", "sandboxes"): lambda: self._list(query),
             ("GET", "templates"): self._templates,
+            ("GET", "nodes"): lambda: Answer(200, [{"id": "n1", "memory": _memory()}]),
             ("GET", "sandboxes/metrics"): lambda: self._metrics(query["sandbox_ids"].split(",")),
         }
         handler = handlers.get((method, "/".join(steps)))
@@ -382,3 +383,20 @@ async def _initialise(port: int, secret: str, init: dict[str, Any]) -> None:
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 204"), answer
+
+
+def _memory() -> dict[str, Any]:
+    shares = {"running": (1, 1 << 30, 20 << 20), "hot": (2, 2 << 30, 12 << 20), "pooled": (0, 0, 0)}
+    return {
+        **{
+            kind: {"sandboxCount": count, "promisedBytes": promised, "usedBytes": used}
+            for kind, (count, promised, used) in shares.items()
+        },
+        "promisedToUsed": 32.0,
+        "totalBytes": 4 << 30,
+        "availableBytes": 3 << 30,
+        "stalled": None,
+        "exhausted": False,
+        "demotions": {"hot": 3},
+        "refusals": {"memory": 1, "disk": 2},
+    }

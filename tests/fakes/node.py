@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
+from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
 from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
@@ -44,6 +45,7 @@ class Knobs:
     network_errors: list[Exception] = field(default_factory=list)
     exits_errors: list[Exception] = field(default_factory=list)
     info_error: Exception | None = None
+    memory: MemoryReport = field(default_factory=MemoryReport)
     start_error: Exception | None = None
     build: TemplateProgress | None = None
 
@@ -123,6 +125,9 @@ class FakeNode(Node):
         if self.knobs.info_error:
             raise self.knobs.info_error
         return NodeInfo("n1", "0", (FAKE, PLAIN), 2, 1.0, 100, 60, 1000, 400, "6.0", "x86_64")
+
+    async def memory(self) -> MemoryReport:
+        return self.knobs.memory
 
     async def probe(self) -> list[Finding]:
         return []

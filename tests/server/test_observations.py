@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.fakes.node import BASE
 from tests.server.apis import Api, error_of
 
 from aenv.models.errors import EngineError
+from aenv.models.memory import MemoryReport, MemoryShare
 from aenv.models.sandboxes import LogEntry
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 
@@ -182,8 +185,52 @@ class TestNodes:
         assert (await api.client.get("/nodes/n1")).json()["id"] == "n1"
         assert error_of(await api.client.get("/nodes/n2"))[0] == 404
 
+    async def test_tell_promised_from_used_memory(self, api: Api) -> None:
+        api.node.knobs.memory = REPORT
+
+        (node,) = (await api.client.get("/nodes")).json()
+
+        memory = node["memory"]
+        assert memory["running"] == {"sandboxCount": 2, "promisedBytes": 2000, "usedBytes": 30}
+        assert memory["hot"]["usedBytes"] == 10
+        assert (memory["promisedToUsed"], memory["availableBytes"]) == (50.0, 400)
+        assert (memory["stalled"], memory["exhausted"]) == (0.25, True)
+        assert (memory["demotions"], memory["refusals"]) == ({"hot": 3}, {"memory": 1, "disk": 2})
+
+
+REPORT = MemoryReport(
+    running=MemoryShare(2, 2000, 30),
+    hot=MemoryShare(1, 1000, 10),
+    total=1000,
+    available=400,
+    stalled=0.25,
+    exhausted=True,
+    relieved={"hot": 3},
+    refusals={"memory": 1, "disk": 2},
+)
+
 
 class TestPrometheus:
+    async def test_promised_and_used_memory(self, api: Api) -> None:
+        api.node.knobs.memory = REPORT
+        text = (await api.client.get("/metrics")).text
+        for line in (
+            'aenv_sandboxes_in_memory{kind="hot"} 1.0',
+            'aenv_sandbox_memory_promised_bytes{kind="running"} 2000.0',
+            'aenv_sandbox_memory_used_bytes{kind="hot"} 10.0',
+            'aenv_sandbox_memory_used_bytes{kind="pooled"} 0.0',
+            "aenv_memory_overcommit_ratio 50.0",
+            "aenv_host_memory_available_bytes 400.0",
+            "aenv_host_memory_stalled_ratio 0.25",
+            "aenv_host_memory_exhausted 1.0",
+            'aenv_memory_demotions_total{kind="hot"} 3.0',
+            'aenv_admission_refusals_total{reason="disk"} 2.0',
+        ):
+            assert line in text.splitlines()
+
+        api.node.knobs.memory = replace(REPORT, stalled=None)
+        assert "stalled" not in (await api.client.get("/metrics")).text
+
     async def test_figures(self, api: Api) -> None:
         await api.new()
         await api.client.post("/v2/sandboxes", json={"templateID": "nope"})

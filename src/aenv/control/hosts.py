@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aenv.control.deadlines import deadline
 from aenv.control.telemetry import Telemetry
 from aenv.models.errors import AenvError, NotFoundError
+from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import SandboxState
 from aenv.node.port import Node
 from aenv.node.port import NodeInfo as NodeInfo
@@ -20,9 +23,10 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """``usage``: what the sandboxes in each state hold."""
+    """``usage``: what the sandboxes in each state hold; ``memory``: as the host measures it."""
 
     info: NodeInfo
+    memory: MemoryReport
     usage: Mapping[SandboxState, Usage]
     creates_ok: int
     creates_failed: int
@@ -51,10 +55,11 @@ class Hosts:
 
     async def all(self) -> list[HostReport]:
         async with deadline(TIMEOUT, "asking the node how it is"):
-            info = await self._node.info()
+            info, memory = await asyncio.gather(self._node.info(), self._node.memory())
         return [
             HostReport(
                 info,
+                memory,
                 await self._usage(),
                 self._telemetry.creates_ok,
                 self._telemetry.creates_failed,
@@ -70,12 +75,11 @@ class Hosts:
     async def prometheus(self) -> bytes:
         """The text of ``/metrics``; without the host's figures when the node does not answer."""
         info: NodeInfo | None = None
-        try:
+        memory: MemoryReport | None = None
+        with suppress(AenvError):
             async with deadline(TIMEOUT, "asking the node how it is"):
-                info = await self._node.info()
-        except AenvError:
-            pass
-        return self._telemetry.render(await self._usage(), info)
+                info, memory = await asyncio.gather(self._node.info(), self._node.memory())
+        return self._telemetry.render(await self._usage(), info, memory)
 
     async def _usage(self) -> Mapping[SandboxState, Usage]:
         return await self._catalog.read(rows.usage_by_state)

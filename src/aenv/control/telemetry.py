@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from aenv.control.memory_telemetry import MemoryCollector
+from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import EndKind, SandboxState
 from aenv.models.snapshots import RestoreMode
 from aenv.node.port import NodeInfo
@@ -79,6 +81,8 @@ class Telemetry:
         self._used = self._gauge("aenv_host_memory_used_bytes", "Memory in use on the host.")
         self._total = self._gauge("aenv_host_memory_total_bytes", "Memory of the host.")
         self._disk = self._gauge("aenv_host_disk_available_bytes", "Free disk of the host.")
+        self._memory = MemoryCollector()
+        self.registry.register(self._memory)
         self._sources: list[Source] = []
         self._gauges: dict[str, Gauge] = {}
 
@@ -115,8 +119,14 @@ class Telemetry:
         """Figures read at each scrape, by metric name (the proxy's counters)."""
         self._sources.append(source)
 
-    def render(self, usage: Mapping[SandboxState, Usage], host: NodeInfo | None) -> bytes:
+    def render(
+        self,
+        usage: Mapping[SandboxState, Usage],
+        host: NodeInfo | None,
+        memory: MemoryReport | None = None,
+    ) -> bytes:
         """The text of ``/metrics`` for the figures of this moment."""
+        self._memory.report = memory
         for state in LIVE:
             self._states.labels(state.value).set(usage.get(state, Usage()).sandboxes)
         held = (used for state, used in usage.items() if state is not SandboxState.PAUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from aenv.control.hosts import HostReport
+from aenv.models.memory import MemoryReport, MemoryShare
 from aenv.models.sandboxes import SandboxState
 from aenv.server.wire import Reply
 
@@ -25,6 +26,53 @@ class NodeMetrics(Reply):
     disks: list[dict[str, int]]
 
 
+class MemoryShareReply(Reply):
+    """Sandboxes that hold memory; ``promised_bytes``: their limits."""
+
+    sandbox_count: int
+    promised_bytes: int
+    used_bytes: int
+
+    @classmethod
+    def of(cls, share: MemoryShare) -> MemoryShareReply:
+        return cls(
+            sandbox_count=share.sandboxes, promised_bytes=share.promised, used_bytes=share.used
+        )
+
+
+class MemoryReply(Reply):
+    """Ours. ``hot``: paused, and still in memory. ``stalled``: the share of the last second in
+    which some task of the host waited for memory; null where the kernel does not tell.
+    ``demotions``, ``refusals``: since the server's start.
+    """
+
+    running: MemoryShareReply
+    hot: MemoryShareReply
+    pooled: MemoryShareReply
+    promised_to_used: float
+    total_bytes: int
+    available_bytes: int
+    stalled: float | None
+    exhausted: bool
+    demotions: dict[str, int]
+    refusals: dict[str, int]
+
+    @classmethod
+    def of(cls, report: MemoryReport) -> MemoryReply:
+        return cls(
+            running=MemoryShareReply.of(report.running),
+            hot=MemoryShareReply.of(report.hot),
+            pooled=MemoryShareReply.of(report.pooled),
+            promised_to_used=round(report.ratio, 2),
+            total_bytes=report.total,
+            available_bytes=report.available,
+            stalled=None if report.stalled is None else round(report.stalled, 4),
+            exhausted=report.exhausted,
+            demotions=dict(report.relieved),
+            refusals=dict(report.refusals),
+        )
+
+
 class NodeReply(Reply):
     id: str
     version: str
@@ -36,6 +84,7 @@ class NodeReply(Reply):
     create_fails: int
     machine_info: MachineInfo
     metrics: NodeMetrics
+    memory: MemoryReply
 
     @classmethod
     def of(cls, report: HostReport) -> NodeReply:
@@ -68,6 +117,7 @@ class NodeReply(Reply):
                     }
                 ],
             ),
+            memory=MemoryReply.of(report.memory),
         )
 
 
