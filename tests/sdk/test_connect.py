@@ -65,6 +65,7 @@ def test_what_no_agent_sends_is_an_error_and_no_crash(frame: bytes) -> None:
     [
         (401, {"code": 401, "message": "no key"}, UnauthorizedError),
         (401, {"code": "unauthenticated", "message": "invalid username: 'x'"}, InvalidRequestError),
+        (400, {"code": 400, "message": "m", "error_code": "invalid_request"}, InvalidRequestError),
         (404, {"code": 404, "message": "m", "error_code": "not_found"}, NotFoundError),
         (404, {"code": "not_found", "message": "m"}, NotFoundError),
         (409, {"code": "already_exists", "message": "m"}, ConflictError),

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.running import Running
 
 from aenv import AsyncSandbox, AsyncSnapshot, Sandbox, Snapshot
-from aenv.models.errors import CallerError, ConflictError, NotFoundError
+from aenv.models.errors import ConflictError, InvalidRequestError, NotFoundError
 from aenv.models.sandboxes import NetworkPolicy, SandboxState
 
 
@@ -68,7 +68,7 @@ async def test_at_the_end_of_its_time_it_pauses_if_asked(server: Running) -> Non
     sandbox = await AsyncSandbox.create("base", auto_pause=True, auto_resume=True)
     await sandbox.set_timeout(0)
     assert (await sandbox.info()).state == SandboxState.PAUSED
-    with pytest.raises(CallerError, match="autoPauseMemory"):
+    with pytest.raises(InvalidRequestError, match="autoPauseMemory"):
         await AsyncSandbox.create(
             "base", auto_pause=True, auto_pause_memory=False, auto_resume=True
         )

@@ -41,13 +41,15 @@ class AenvError(Exception):
 class CallerError(AenvError):
     """The request cannot be served as it was made."""
 
-    code = "invalid_request"
+    code = "caller"
     status = 400
     culprit = Culprit.CALLER
 
 
 class InvalidRequestError(CallerError):
     """A field is missing, malformed or contradicts another one; the message names it."""
+
+    code = "invalid_request"
 
 
 class UnauthorizedError(CallerError):
