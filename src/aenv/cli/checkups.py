@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ async def examine() -> list[Finding]:
     found += await _node(settings)
     found += [_cgroups(), kvm.examine(), *_disk(settings), *_tools()]
     found += [*await _templates(settings), _server(settings)]
-    return found
+    return found if os.geteuid() == 0 else [_by_root(finding) for finding in found]
 
 
 def missing(findings: list[Finding]) -> list[Finding]:
@@ -69,6 +70,18 @@ def _settings() -> Settings:
     from aenv.store.settings import load_settings
 
     return load_settings(Folders.resolve(), env=os.environ)
+
+
+def _by_root(finding: Finding) -> Finding:
+    """Its remedy as one who is not root runs it; sudo does not look for ``aenv`` where we do."""
+    fix = finding.fix
+    if not fix or not is_command(fix) or fix.startswith(("sudo ", sys.executable)):
+        return finding
+
+    def lifted(first: re.Match[str]) -> str:
+        return f"{first[1]}sudo {shutil.which(first[2], path=search_path())}"
+
+    return replace(finding, fix=re.sub(r"(^|&&\s*|;\s*)(\S+)", lifted, fix))
 
 
 def _python() -> Finding:
@@ -112,8 +125,10 @@ async def _node(settings: Settings) -> list[Finding]:
 
     try:
         node = LocalNode(settings)
-        info = await node.info()
-        return [*map(_engine, info.capabilities), *await node.probe()]
+        info, found = await node.info(), await node.probe()
+        unusable = {f.topic for f in found if f.severity is Severity.MISSING}
+        engines = [c for c in info.capabilities if c.engine not in unusable]
+        return [*map(_engine, engines), *found]
     except AenvError as error:
         return [Finding("node", Severity.MISSING, str(error))]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
+import grp
 import os
 import sys
 from pathlib import Path
@@ -31,12 +33,21 @@ def examine() -> Finding:
             "kvm",
             Severity.WARNING,
             f"{_DEVICE} cannot be opened: {error.strerror}; gvisor needs none, micro-VMs would",
-            "usermod -aG kvm $USER" if os.geteuid() else None,
+            _admission() if os.geteuid() else None,
         )
     try:
         return _try(device)
     finally:
         os.close(device)
+
+
+def _admission() -> str | None:
+    """The command that lets this user open the device; none where its group is root's."""
+    group = _DEVICE.stat().st_gid
+    try:
+        return f"usermod -aG {grp.getgrgid(group).gr_name} {getpass.getuser()}" if group else None
+    except (KeyError, OSError):  # a group or a user without a name
+        return None
 
 
 def _try(device: int) -> Finding:

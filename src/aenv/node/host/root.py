@@ -48,6 +48,8 @@ def _missing_rights() -> str:
     """What this process may not do, in words; empty if it has the rights."""
     if os.geteuid() != 0:
         return f"it runs as uid {os.geteuid()}"
+    if not owns_host():
+        return "root of a user namespace alone, as in a rootless container"
     effective = _effective_capabilities()
     lacking = [
         name
@@ -57,6 +59,14 @@ def _missing_rights() -> str:
     return (
         f"root without {' and '.join(lacking)}: a container without --privileged" if lacking else ""
     )
+
+
+def owns_host(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """Whether root here is root of the host; user_namespaces(7)."""
+    try:
+        return uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
+    except OSError:  # a kernel without user namespaces
+        return True
 
 
 def _effective_capabilities() -> int:
