@@ -51,7 +51,7 @@ class Settings:
     pool_mb: int = 20480
     disk_reserve_mb: int = 2048
     memory_reserve_mb: int = 512
-    memory_overcommit: float = 10.0
+    memory_overcommit: float = 50.0
     """What running sandboxes may be promised together, as a multiple of the host's memory."""
     hot_memory_mb: int | None = None
     """Memory that paused sandboxes may keep; None: a quarter of the host's."""
