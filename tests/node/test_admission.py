@@ -79,8 +79,11 @@ async def test_the_reserve_is_never_given_away():
 
 async def test_what_is_measured_counts_and_not_the_limit():
     gate = admission(memory_mb=1100, book=Ledger(typical_mb=60))
-    async with gate.admit(of(memory_mb=8192)) as expected:
-        assert expected == 60 * MIB
+    async with gate.admit(of(memory_mb=8192)):
+        pass
+    with pytest.raises(CapacityError, match="needs 77 MiB"):
+        async with admission(memory_mb=1100, book=Ledger(typical_mb=77)).admit(of()):
+            pass
 
 
 async def test_a_limit_beyond_the_hosts_memory_is_refused_for_good():
@@ -178,6 +181,17 @@ async def test_no_more_boots_at_a_time_than_the_host_can_work_on():
 
     await asyncio.gather(*(create() for _ in range(10)))
     assert most == 2
+
+
+async def test_refusals_are_logged_once_a_while_by_reason(caplog: pytest.LogCaptureFixture):
+    full, crowded = admission(memory_mb=1), admission(disk_mb=1)
+    for gate in (full, full, crowded):
+        with pytest.raises(CapacityError):
+            async with gate.admit(of()):
+                pass
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert said == ["a create was refused (memory)", "a create was refused (disk)"]
+    assert full.refusals == {"memory": 2}
 
 
 async def test_waiting_ends_in_a_refusal_that_can_be_retried():

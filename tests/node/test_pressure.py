@@ -167,6 +167,7 @@ async def test_waiting_is_no_reason_where_memory_abounds(host: Host):
 def test_a_kernel_that_does_not_tell_is_not_guessed(tmp_path: Path):
     meter = StallMeter(tmp_path / "absent")
     assert (meter.read(), meter.read(), meter.share) == (None, None, None)
+    assert not meter.told
 
 
 def test_the_first_reading_has_no_window(host: Host):

@@ -48,9 +48,32 @@ async def test_a_new_one_is_owed_what_it_does_not_use_yet(bench: Bench, node: Lo
     use = MemoryUse(node._residents, node._sampler.memory, lambda: now[0])
     assert use.owed() == 1024 * MIB
     await use.refresh()
-    assert use.owed() == 1004 * MIB
+    assert use.owed() == LEAST - 20 * MIB
     now[0] += SETTLING
     assert use.owed() == 0
+
+
+async def test_one_that_came_back_from_memory_is_owed_that(bench: Bench, node: LocalNode):
+    spec = await paused(node, resources=LARGE)
+    await node.demote(spec.sandbox_id)
+    await node.resume(spec)
+    [resident] = node._residents
+    assert resident.image > 0
+    resident.image = 500 * MIB
+    bench.engine.memory_bytes = 20 * MIB
+    use = MemoryUse(node._residents, node._sampler.memory, lambda: resident.since)
+    await use.refresh()
+    assert use.owed() == 480 * MIB
+
+
+async def test_a_burst_of_one_template_is_not_held_back_by_what_was_expected_of_the_first(
+    bench: Bench, node: LocalNode
+):
+    """Once one of them was measured, the others are expected to use what it does."""
+    bench.engine.memory_bytes = 17 * MIB
+    bench.headroom = replace(bench.headroom, memory=4096 * MIB)
+    for _ in range(20):
+        await node.create(make_spec(resources=LARGE))
 
 
 async def test_the_samplers_figure_takes_the_place_of_the_first(

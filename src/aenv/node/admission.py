@@ -12,6 +12,8 @@ the host, but not beside those in flight, wait for their turn.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -22,9 +24,13 @@ from aenv.models.sandboxes import Resources
 from aenv.node.hosts import Headroom
 from aenv.node.usage import MIB, Book
 
+logger = logging.getLogger(__name__)
+
 # A disk quota is a ceiling, and disks are thin: this much of it must be there at the start.
 DISK_AT_START = 512 * MIB
 RETRY_AFTER = 5.0
+SAY_AGAIN = 60.0
+"""Seconds in which refusals for one reason are logged once."""
 _LOOK_AGAIN = 0.5
 
 DiskRoom = Callable[[], Awaitable[int | None]]
@@ -93,11 +99,12 @@ class Admission:
         self._turn = asyncio.Lock()
         self._released = asyncio.Event()
         self._claims: list[_Claim] = []
+        self._said: dict[str, float] = {}
         self.refusals: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def admit(self, demand: Demand, disk_room: DiskRoom | None = None) -> AsyncIterator[int]:
-        """Hold what it needs for the time of a create; yields the memory it is expected to use.
+    async def admit(self, demand: Demand, disk_room: DiskRoom | None = None) -> AsyncIterator[None]:
+        """Hold what it needs for the time of a create.
 
         Raises CapacityError with the figures, CapabilityError when this host can never hold it.
         """
@@ -107,14 +114,13 @@ class Admission:
                 claim = await self._wait_for_room(demand, disk_room or _host_disk)
                 self._claims.append(claim)
         except TimeoutError:
-            self.refusals["busy"] += 1
-            raise CapacityError(
+            text = (
                 f"{len(self._claims)} sandboxes are being started and hold what this one needs; "
-                "try again shortly",
-                retry_after=RETRY_AFTER,
-            ) from None
+                "try again shortly"
+            )
+            raise self._refused(_Refusal("busy", text)) from None
         try:
-            yield claim.memory
+            yield
         finally:
             self._claims.remove(claim)
             self._released.set()
@@ -140,11 +146,17 @@ class Admission:
             if refusal is None and len(self._claims) < self._bounds.boots:
                 return claim
             if refusal is not None and not self._claims:
-                self.refusals[refusal.reason] += 1
-                raise CapacityError(refusal.text, retry_after=RETRY_AFTER)
+                raise self._refused(refusal)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):
                     await self._released.wait()
+
+    def _refused(self, refusal: _Refusal) -> CapacityError:
+        self.refusals[refusal.reason] += 1
+        if time.monotonic() >= self._said.get(refusal.reason, 0.0):
+            self._said[refusal.reason] = time.monotonic() + SAY_AGAIN
+            logger.warning("a create was refused (%s): %s", refusal.reason, refusal.text)
+        return CapacityError(refusal.text, retry_after=RETRY_AFTER)
 
     def _claim(self, demand: Demand) -> _Claim:
         resources = demand.resources

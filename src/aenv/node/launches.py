@@ -90,7 +90,7 @@ class Launcher:
 
     async def _launch(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:
         demand = Demand(spec.template, spec.resources, origin.image_bytes)
-        async with self._admission.admit(demand, engine.disk_room) as expected:
+        async with self._admission.admit(demand, engine.disk_room):
             memo = origin.memo(spec)
             self._memos.write(spec.sandbox_id, memo)
             async with AsyncExitStack() as undo:
@@ -98,7 +98,6 @@ class Launcher:
                 await self._origins.pin(engine, memo, self._memos.place(spec.sandbox_id))
                 resident = await self._bring_up(spec, engine, origin)
                 undo.push_async_callback(_destroy, resident.machine)
-                resident.expected = expected
                 resident.memo = replace(memo, ready=True)
                 self._memos.write(spec.sandbox_id, resident.memo)
                 undo.pop_all()
@@ -142,6 +141,7 @@ class Launcher:
             restored=RestoreMode.WARM,
             failures=failures,
             log_seq=origin.log_seq,
+            image=origin.image_bytes,
         )
 
     async def _boot(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> Resident:

@@ -69,6 +69,8 @@ class Pressure:
 
     def start(self) -> None:
         if self._loop is None:
+            if not self._stalls.told:
+                logger.info("the kernel tells nothing of waits for memory (PSI); they do not count")
             self._loop = asyncio.create_task(self._run(), name="memory-pressure")
 
     async def close(self) -> None:

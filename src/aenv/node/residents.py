@@ -45,7 +45,7 @@ class Resident:
     ``nameservers``: what its guest was told; None when nobody remembers (adopted). ``hot``: it is
     paused and its machine is frozen. ``lock`` is held by whoever freezes, thaws or copies it.
     ``restored``, ``note``: how it came back; ``failures``: what its guest could not do then.
-    ``expected``: the bytes of memory it was admitted with, ``since`` (monotonic) it is here.
+    ``image``: the size in bytes of the memory it came back from; ``since`` (monotonic): it is here.
     """
 
     sandbox_id: str
@@ -65,7 +65,7 @@ class Resident:
     note: str | None = None
     failures: tuple[str, ...] = ()
     log_seq: int | None = None
-    expected: int = 0
+    image: int = 0
     since: float = field(default_factory=time.monotonic)
 
     @property

@@ -19,6 +19,11 @@ class StallMeter:
         self._share: float | None = None
 
     @property
+    def told(self) -> bool:
+        """Whether the kernel tells at all."""
+        return self._total() is not None
+
+    @property
     def share(self) -> float | None:
         """As of the last :meth:`read`."""
         return self._share

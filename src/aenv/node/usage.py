@@ -15,10 +15,10 @@ from aenv.models.sandboxes import Resources
 from aenv.node.residents import Resident
 
 MIB = 1024 * 1024
-LEAST = 64 * MIB
+LEAST = 32 * MIB
 UNMEASURED = 4
 """A sandbox of a template that nobody runs is expected to use this part of its limit: 1 ÷ …"""
-SETTLING = 60.0
+SETTLING = 30.0
 """Seconds in which a new sandbox may still grow to what it was expected to use."""
 _TYPICAL = 0.9
 _CONCURRENCY = 8
@@ -55,18 +55,20 @@ class MemoryUse:
         self._first: dict[str, int] = {}
 
     def expected(self, template: str, resources: Resources, image: int = 0) -> int:
-        """min(limit, max(64 MiB, image, the use that 9 of 10 running ones of the template stay
+        """min(limit, max(32 MiB, image, the use that 9 of 10 running ones of the template stay
         below)); where none runs, a quarter of the limit takes the place of the last.
         """
-        limit = resources.memory_mb * MIB
-        typical = self._typical(template)
-        if typical is None:
-            typical = 0 if image else limit // UNMEASURED
-        return min(limit, max(LEAST, image, typical))
+        return _expected(resources, image, self._typical(template))
 
     def owed(self) -> int:
-        young = (one for one in self._running() if self._clock() - one.since < SETTLING)
-        return sum(max(0, one.expected - (self._used(one) or 0)) for one in young)
+        young = [one for one in self._running() if self._clock() - one.since < SETTLING]
+        typical = {name: self._typical(name) for name in {one.template.name for one in young}}
+        return sum(
+            max(0, _expected(one.memo.resources, one.image, typical[one.template.name]) - used)
+            for one in young
+            if one.memo is not None
+            for used in (self._used(one) or 0,)
+        )
 
     def promised(self) -> int:
         return sum(limit_of(one) for one in self._running())
@@ -94,6 +96,13 @@ class MemoryUse:
 
     def _running(self) -> list[Resident]:
         return [one for one in self._residents if one.hot is None and not one.gone]
+
+
+def _expected(resources: Resources, image: int, typical: int | None) -> int:
+    limit = resources.memory_mb * MIB
+    if typical is None:
+        typical = 0 if image else limit // UNMEASURED
+    return min(limit, max(LEAST, image, typical))
 
 
 def limit_of(resident: Resident) -> int:
