@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.node.memory_groups import limits
+from aenv.node.memory_groups import limits, stall_file
 
 UNLIMITED = {"v1": "9223372036854771712", "v2": "max"}
 
@@ -79,3 +79,17 @@ def test_in_a_container_the_path_is_of_the_host(tmp_path: Path, version: str):
 def test_without_memory_groups_there_is_no_limit(tmp_path: Path):
     (tmp_path / "mountinfo").write_text("30 20 0:1 / /proc rw - proc proc rw\n")
     assert limits("i1", tmp_path) == []
+
+
+def test_waits_are_those_of_the_group_that_holds_us_all_or_else_of_the_host(tmp_path: Path):
+    kernel = Kernel(tmp_path, "v2", "/")
+    proc = tmp_path / "host"
+    proc.mkdir()
+    kernel.proc.rename(proc / "self")
+    own = kernel.mount / "memory.pressure"
+    own.touch()
+    assert stall_file(proc) == proc / "pressure" / "memory"
+    kernel.group("/", limit=1000, used=0)
+    assert stall_file(proc) == own
+    own.unlink()
+    assert stall_file(proc) == proc / "pressure" / "memory"

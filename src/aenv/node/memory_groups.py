@@ -55,6 +55,19 @@ def limits(instance: str, proc: Path = Path("/proc/self")) -> list[MemoryLimit]:
     return list(_limited(mount, own, mount / SANDBOXES / instance, files))
 
 
+def stall_file(proc: Path = Path("/proc")) -> Path:
+    """Where the kernel tells how much tasks wait for memory: of the group that limits our sandboxes
+    and us, if it is ours alone (v2), else of the host.
+    """
+    mount = Hierarchies.find(proc / "self" / "mountinfo").unified
+    if mount is not None:
+        file = mount / "memory.pressure"
+        limited = _number(mount / _V2.limit) is not None
+        if limited and file.exists():
+            return file
+    return proc / "pressure" / "memory"
+
+
 def _limited(mount: Path, own: Path, sandboxes: Path, files: _Files) -> Iterator[MemoryLimit]:
     for folder in (own, *own.parents):
         if not folder.is_relative_to(mount):

@@ -16,6 +16,7 @@ from aenv.node.host import Host, open_host
 from aenv.node.hosts import Headroom, measure_headroom, memory_total
 from aenv.node.images import ImageStore
 from aenv.node.memory import Gauges
+from aenv.node.memory_groups import stall_file
 from aenv.node.origins import Images
 from aenv.node.stalls import StallMeter
 from aenv.node.usage import MIB
@@ -33,7 +34,7 @@ class NodeParts:
     images: Images
     agent: Path
     measure: Callable[[], Headroom]
-    stalls: StallMeter = field(default_factory=StallMeter)
+    stalls: StallMeter = field(default_factory=lambda: StallMeter(stall_file()))
 
     @classmethod
     def of_this_host(cls, settings: Settings) -> Self:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_FILE = Path("/proc/pressure/memory")
-
 
 class StallMeter:
-    """Reads ``total=`` of the line ``some`` (µs), so that its window is the caller's own."""
+    """``file``: see :func:`aenv.node.memory_groups.stall_file`. Reads ``total=`` (µs) of the line
+    ``some``, so that its window is the caller's own.
+    """
 
-    def __init__(self, file: Path = _FILE, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._clock = clock
         self._before: tuple[float, float] | None = None
