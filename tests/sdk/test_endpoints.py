@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aenv.models.errors import InvalidRequestError
+from aenv.models.errors import InvalidRequestError, ServerUnreachableError
 from aenv.models.folders import Folders
 from aenv.sdk.endpoints import Endpoint, resolve
+from aenv.sdk.holders import LOCK_NAME
 
 
 @pytest.fixture
@@ -50,6 +52,30 @@ def test_a_profile_beats_the_environment(folders: Folders) -> None:
     found = resolve(env={**env, "AENV_PROFILE": "other"}, folders=folders)
     assert found is not None
     assert found.api_key == "key-other"
+
+
+def test_the_key_of_a_server_here_goes_only_to_the_server_that_holds_its_folder(
+    folders: Folders, tmp_path: Path
+) -> None:
+    """Once it has ended, its port is anybody's."""
+    data = tmp_path / "data"
+    data.mkdir()
+    store(folders, ab={**LOCAL, "data": str(data)})
+    with pytest.raises(ServerUnreachableError, match=f"aenv up --data {data}"):
+        resolve(profile="ab", env={}, folders=folders)
+    assert resolve(LOCAL["url"], env={}, folders=folders) == Endpoint(LOCAL["url"], None)
+
+    with (data / LOCK_NAME).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for url in (LOCAL["url"], "http://127.0.0.1:8765"):
+            held.truncate(0)
+            held.seek(0)
+            json.dump({"pid": 1, "url": url}, held)
+            held.flush()
+            found = resolve(profile="ab", env={}, folders=folders)
+            assert found == Endpoint(url, "key-local")
+        stale = resolve(LOCAL["url"], env={}, folders=folders)
+        assert stale == Endpoint(LOCAL["url"], None)
 
 
 def test_the_environment_beats_the_default_profile(folders: Folders) -> None:

@@ -16,7 +16,7 @@ import pytest
 from aenv import Sandbox
 from aenv.models.errors import HostSetupError, ServerUnreachableError
 from aenv.models.folders import Folders
-from aenv.sdk import local_servers
+from aenv.sdk import holders, local_servers
 from aenv.sdk.local_servers import Launch
 
 
@@ -29,7 +29,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
     yield Launch(folders, engine="process")
     down = [sys.executable, "-m", "aenv.cli.main", "down", "--kill"]
     subprocess.run(down, timeout=120, check=True, capture_output=True)
-    assert local_servers.holder_of(folders.data) is None
+    assert holders.holder_of(folders.data) is None
 
 
 def test_two_programs_at_once_start_one_server(launch: Launch) -> None:
@@ -40,7 +40,7 @@ def test_two_programs_at_once_start_one_server(launch: Launch) -> None:
     assert local_servers.find(launch.folders) == found[0]
     with pytest.warns(UserWarning, match="base"), Sandbox(engine="process") as sandbox:
         assert sandbox.exec("echo from nothing").stdout == "from nothing\n"
-    os.kill(int(str(local_servers.holder_of(launch.folders.data)["pid"])), 9)  # type: ignore[index]
+    os.kill(int(str(holders.holder_of(launch.folders.data)["pid"])), 9)  # type: ignore[index]
     again = local_servers.find_or_start(launch)
     assert again.api_key == found[0].api_key
 
@@ -65,7 +65,7 @@ def test_without_the_server_extra_the_refusal_names_it(monkeypatch: pytest.Monke
 
 def test_a_lock_that_nobody_holds_is_no_server(tmp_path: Path) -> None:
     (tmp_path / "server.lock").write_text(json.dumps({"pid": 1, "url": "http://127.0.0.1:1"}))
-    assert local_servers.running(tmp_path) is None
+    assert holders.running(tmp_path) is None
 
 
 def test_a_namesake_is_warned_of(tmp_path: Path) -> None:

@@ -212,9 +212,9 @@ async def _templates(settings: Settings) -> list[Finding]:
 
 
 def _server(settings: Settings) -> Finding:
-    from aenv.sdk import local_servers
+    from aenv.sdk import holders, local_servers
 
-    url = local_servers.running(settings.folders.data)
+    url = holders.running(settings.folders.data)
     if url and local_servers.answers(url):
         return Finding("server", Severity.OK, f"runs at {url}")
     return Finding("server", Severity.OK, "does not run; programs start it on demand, or: aenv up")

@@ -57,12 +57,12 @@ def server(
 @command("up", SERVER)
 def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine = None) -> None:
     """Start the server in the background, unless it runs."""
-    from aenv.sdk import local_servers
+    from aenv.sdk import holders, local_servers
 
     launch = local_servers.Launch(
         _folders(data), engine=engine, host=host, port=port, idle_exit=None, strict=data is not None
     )
-    before = local_servers.running(launch.folders.data)
+    before = holders.running(launch.folders.data)
     endpoint = local_servers.find_or_start(launch)
     if common.json:
         emit_json({"url": endpoint.url, "started": before is None})
@@ -83,10 +83,10 @@ def down(
     ] = None,
 ) -> None:
     """End the server of this machine; asks what to do with running sandboxes."""
-    from aenv.sdk import local_servers
+    from aenv.sdk import holders
 
     folders = _folders(data)
-    if local_servers.holder_of(folders.data) is None:
+    if holders.holder_of(folders.data) is None:
         _down_without_server(folders, kill)
         return
     count = run(_running(folders))
@@ -181,10 +181,10 @@ async def _shut_down(folders: Folders, *, kill: bool) -> None:
 def _wait_for_end(folders: Folders) -> None:
     """Until the data folder is free: then another server may be started."""
     from aenv.models.errors import InfrastructureError
-    from aenv.sdk import local_servers
+    from aenv.sdk import holders, local_servers
 
     deadline = time.monotonic() + _DOWN_DEADLINE
-    while (holder := local_servers.holder_of(folders.data)) is not None:
+    while (holder := holders.holder_of(folders.data)) is not None:
         if time.monotonic() > deadline:
             raise InfrastructureError(
                 f"the server (process {holder.get('pid')}) did not end within {_DOWN_DEADLINE:g} s;"

@@ -41,9 +41,9 @@ async def _pool(settings: Settings) -> str:
     """A running server has made it already, and holds it."""
     from aenv.node.disks.pool import DiskPool
     from aenv.node.host import open_host
-    from aenv.sdk import local_servers
+    from aenv.sdk import holders
 
-    if local_servers.holder_of(settings.folders.data) is not None:
+    if holders.holder_of(settings.folders.data) is not None:
         return "held by the running server"
     pool = DiskPool(settings, open_host(settings))
     with bar("making the disk pool") as report:

@@ -11,10 +11,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from aenv.models.errors import InvalidRequestError
+from aenv.models.errors import InvalidRequestError, ServerUnreachableError
 from aenv.models.folders import Folders
+from aenv.sdk import holders
 
 DEFAULT_PROFILE = "default"
 DEFAULT_PORT = 8000
@@ -41,7 +43,21 @@ class Profile:
     data: str | None = None
 
     def endpoint(self, api_key: str | None = None) -> Endpoint:
-        return Endpoint(checked(self.url), api_key or self.api_key)
+        """ServerUnreachableError when it is a server of this machine and does not run."""
+        url = self.served_at()
+        if url is None:
+            raise ServerUnreachableError(
+                f"the server of {self.data} does not run; start it with: aenv up --data {self.data}"
+            )
+        return Endpoint(checked(url), api_key or self.api_key)
+
+    def served_at(self) -> str | None:
+        """Where its server listens now. What a server of this machine wrote may be out of date, and
+        anybody may listen there by now and collect keys.
+        """
+        if self.instance is None or self.data is None or not holders.is_ours(Path(self.data)):
+            return self.url
+        return holders.running(Path(self.data))
 
 
 def resolve(
@@ -113,4 +129,5 @@ def _named(profiles: dict[str, Profile], name: str, folders: Folders) -> Profile
 def _key_for(profiles: dict[str, Profile], url: str) -> str | None:
     """The stored key of exactly this server: ``--url`` of a known server needs no ``--api-key``."""
     wanted = url.rstrip("/")
-    return next((p.api_key for p in profiles.values() if p.url.rstrip("/") == wanted), None)
+    named = [p for p in profiles.values() if p.url.rstrip("/") == wanted]
+    return next((p.api_key for p in named if p.served_at() == p.url), None)

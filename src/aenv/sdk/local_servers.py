@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import http.client
 import importlib.util
-import json
 import os
 import socket
 import subprocess
@@ -25,12 +24,12 @@ from urllib.parse import urlsplit
 from aenv.models.errors import HostSetupError, ServerUnreachableError
 from aenv.models.folders import Folders
 from aenv.sdk.endpoints import DEFAULT_PORT, DEFAULT_PROFILE, Endpoint, read_profiles
+from aenv.sdk.holders import holder_of, running
 
 IDLE_EXIT = 600
 """Seconds without sandbox or request after which a server that was started on demand ends."""
 START_DEADLINE = 60.0
 LOG_NAME = "server.log"
-LOCK_NAME = "server.lock"
 SETTINGS_NAME = "config.toml"
 _NO_ENGINE = (
     'gVisor sandboxes need root on Linux. Run this as root (sudo), or let root run "aenv up" and '
@@ -85,27 +84,6 @@ def find(folders: Folders, *, api_key: str | None = None, strict: bool = False) 
         url = running(data)
         if url and answers(url):
             return Endpoint(url, api_key or (profile.api_key if profile else None))
-    return None
-
-
-def running(data: Path) -> str | None:
-    """The URL of the server that holds this data folder; None while there is none, or it starts."""
-    holder = holder_of(data)
-    url = holder.get("url") if holder else None
-    return str(url) if url else None
-
-
-def holder_of(data: Path) -> dict[str, object] | None:
-    """``pid`` and ``url`` of the server that holds this data folder's lock now."""
-    try:
-        with (data / LOCK_NAME).open("r+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                content = json.load(file)
-                return content if isinstance(content, dict) else None
-    except (OSError, ValueError):
-        pass
     return None
 
 
