@@ -93,6 +93,8 @@ class FolderStore(Store):
 
     def findings(self) -> list[Finding]:
         because = f" ({self._reason})" if self._reason else ""
+        if self.holds_any():
+            because += "; it stays so while a sandbox or a snapshot is there at the server's start"
         return [
             Finding(
                 "disk",

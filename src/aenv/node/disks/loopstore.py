@@ -9,6 +9,7 @@ restart of the server finds it as it was.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -122,6 +123,8 @@ class LoopStore(SubvolumeStore):
                 f"{self._file.parent} has {spare // MIB} MiB above the reserve: too little for a "
                 f"pool of {_SMALLEST // MIB} MiB, so disks will not be limited; free some space",
             )
+        if shutil.which("mkfs.btrfs") is None:
+            return Finding("disk", Severity.WARNING, "disks will not be limited without mkfs.btrfs")
         return Finding("disk", Severity.OK, f"disks will be limited, in {self._file}")
 
     def _allocate_new(self) -> None:

@@ -143,8 +143,11 @@ class DiskPool:
     def _prospect(self) -> list[Finding]:
         data = self._settings.folders.data
         _, loop = self._stores()
-        if loop.exists() or not self._host.volumes.is_btrfs(nearest(data)):
+        if loop.exists():
             return [loop.prospect()]
+        if not self._host.volumes.is_btrfs(nearest(data)):
+            kept = self._plain("")
+            return kept.findings() if kept.holds_any() else [loop.prospect()]
         return [Finding("disk", Severity.OK, f"{data} is on btrfs: disks are limited")]
 
     def _open_store(self) -> Store:
@@ -154,19 +157,27 @@ class DiskPool:
         if loop.exists():
             loop.start()
             return loop
+        on_btrfs = self._host.volumes.is_btrfs(data)
+        kept = self._plain("")
+        if not on_btrfs and kept.holds_any():
+            kept.start()
+            return kept
         reasons = []
-        for store in (native, loop) if self._host.volumes.is_btrfs(data) else (loop,):
+        for store in (native, loop) if on_btrfs else (loop,):
             try:
                 store.start()
             except (AenvError, OSError) as error:
                 reasons.append(str(error))
             else:
                 return store
-        reserve = self._settings.disk_reserve_mb * MIB
-        fallback = FolderStore(data / "disks", reserve, "; ".join(reasons))
+        fallback = self._plain("; ".join(reasons))
         fallback.start()
         log.warning("disks are not limited on this host: %s", "; ".join(reasons))
         return fallback
+
+    def _plain(self, reason: str) -> FolderStore:
+        settings = self._settings
+        return FolderStore(settings.folders.data / "disks", settings.disk_reserve_mb * MIB, reason)
 
     def _open(self, sandbox_id: str) -> Disk | None:
         record = DiskRecord.read(self._store.path(sandbox_id))

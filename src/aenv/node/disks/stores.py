@@ -96,6 +96,9 @@ class Store(ABC):
     def images(self) -> list[str]:
         return _folders_in(self.root / _IMAGES)
 
+    def holds_any(self) -> bool:
+        return bool(self.names() or self.images())
+
     def path(self, name: str) -> Path:
         return self.root / name
 
