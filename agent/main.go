@@ -81,7 +81,10 @@ func configure(single bool, home string) (server.Config, error) {
 	}
 	if !single {
 		config.Users = users.NewPasswd("/etc")
-		config.System = &host.System{Etc: "/etc", DBus: "/var/lib/dbus", SetHostname: setHostname}
+		config.System = &host.System{
+			Etc: "/etc", DBus: "/var/lib/dbus", SetHostname: setHostname,
+			MakeFolder: func(path string) { _ = os.MkdirAll(path, 0o755) },
+		}
 		config.Run = "/run"
 		return config, nil
 	}

@@ -16,6 +16,7 @@ type System struct {
 	Etc         string
 	DBus        string // its folder, which may hold a copy of the machine id
 	SetHostname func(string) error
+	MakeFolder  func(string) // for a default working directory that an image names and lacks; or nil
 
 	written map[string]string // by /init, last
 }
@@ -27,6 +28,9 @@ func (s *System) configure(q *initRequest) error {
 			failures = append(failures, fmt.Errorf("hostname: %w", err))
 		}
 		failures = append(failures, s.write("hostname", *q.Hostname+"\n"))
+	}
+	if s.MakeFolder != nil && q.DefaultWorkdir != nil && *q.DefaultWorkdir != "" {
+		s.MakeFolder(*q.DefaultWorkdir)
 	}
 	if q.Hosts != nil {
 		failures = append(failures, s.write("hosts", *q.Hosts))

@@ -30,6 +30,7 @@ type Command struct {
 	Quiet   bool // what it writes to stdout is for its starter alone: not logged
 	User    users.User
 	Timeout time.Duration // 0: none
+	name    string        // the program's argv[0]
 	path    string
 	dir     string
 	env     []string
@@ -54,8 +55,34 @@ func (c *Command) prepare(s *settings.Settings, dir string, inheritedPath string
 		}
 	}
 	path, err := lookPath(c.Config.GetCmd(), c.dir, env["PATH"])
-	c.path = path
+	c.name, c.path = c.Config.GetCmd(), shell(path, isProgram)
+	if c.path != path {
+		c.name = c.path // busybox is what it is called
+	}
 	return err
+}
+
+// shells stand in for bash, in this order, where an image has none: clients send all their commands to /bin/bash.
+var shells = []string{bash, "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh", "/usr/bin/sh", "/busybox/sh"}
+
+const bash = "/bin/bash"
+
+// shell is path, or else the first shell there is if path is bash.
+func shell(path string, exists func(string) bool) string {
+	if path != bash {
+		return path
+	}
+	for _, candidate := range shells {
+		if exists(candidate) {
+			return candidate
+		}
+	}
+	return path
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
 // environment is, from weak to strong: the account, the sandbox's identity, its variables, the request's variables.
@@ -92,7 +119,7 @@ func lookPath(name, dir, path string) (string, error) {
 		if !filepath.IsAbs(candidate) {
 			candidate = filepath.Join(dir, candidate)
 		}
-		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		if isProgram(candidate) {
 			return candidate, nil
 		}
 	}
@@ -115,6 +142,9 @@ func checkDir(dir string) error {
 
 // startError explains why fork or exec failed.
 func (c *Command) startError(err error) error {
+	if c.path == bash && errors.Is(err, syscall.ENOENT) && !isProgram(bash) {
+		return invalid("this sandbox has no shell: neither bash nor sh; start a program with its arguments instead")
+	}
 	text := fmt.Errorf("error starting process '%s' in '%s' as '%s': %w", c.Config.GetCmd(), c.dir, c.User.Name, err)
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):

@@ -62,7 +62,7 @@ func (e *Engine) Start(ctx context.Context, c *Command) (*Process, *subscriber, 
 	}
 	p.remaining.Store(int32(len(p.outputs)) + 1)
 	s := p.subscribe(ctx)
-	argv := append([]string{c.Config.GetCmd()}, c.Config.GetArgs()...)
+	argv := append([]string{c.name}, c.Config.GetArgs()...)
 	p.Pid, err = e.reaper.Start(c.path, argv, c.attributes(child.descriptors()), p.exited)
 	if err != nil {
 		p.disconnect()

@@ -42,13 +42,21 @@ func NewPasswd(etc string) *Passwd {
 func (p *Passwd) Lookup(name string) (User, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a, ok := p.find(name)
+	account, named, grouped := strings.Cut(name, ":")
+	a, ok := p.find(account)
 	if !ok {
 		return User{}, UnknownError{Name: name}
 	}
-	return User{
-		Name: a.name, UID: a.uid, GID: a.gid, Groups: p.groups(a), Home: a.home, Switch: true,
-	}, nil
+	user := User{Name: a.name, UID: a.uid, GID: a.gid, Home: a.home, Switch: true}
+	if !grouped {
+		user.Groups = p.groups(a)
+		return user, nil
+	}
+	if user.GID, ok = p.findGroup(named); !ok {
+		return User{}, UnknownError{Name: name}
+	}
+	user.Groups = []uint32{user.GID}
+	return user, nil
 }
 
 func (p *Passwd) UserName(uid uint32) string {
@@ -91,6 +99,16 @@ func (p *Passwd) find(name string) (account, bool) {
 		return a, true
 	}
 	return account{name: decimal(uint32(uid)), uid: uint32(uid), gid: uint32(uid), home: "/"}, true
+}
+
+func (p *Passwd) findGroup(name string) (uint32, bool) {
+	for _, g := range p.group.records() {
+		if g.name == name {
+			return g.gid, true
+		}
+	}
+	gid, err := strconv.ParseUint(name, 10, 32)
+	return uint32(gid), err == nil && gid != noID
 }
 
 func (p *Passwd) byUID(uid uint32) (account, bool) {

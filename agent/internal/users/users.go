@@ -19,7 +19,8 @@ type User struct {
 
 // Directory looks users and groups up.
 type Directory interface {
-	// Lookup finds a user by name or decimal uid, or fails with UnknownError.
+	// Lookup finds a user by name or decimal uid, or fails with UnknownError. As in an image's USER, ":" and a group or
+	// gid may follow, which is then the only group.
 	Lookup(name string) (User, error)
 	// UserName is the name of uid, or its decimal form.
 	UserName(uid uint32) string
