@@ -299,7 +299,9 @@ class FakeNode(Node):
             return TemplateProgress(name, TemplateStatus.ABSENT)
         raise NotFoundError(f"there is no template {name!r}")
 
-    async def ensure_template(self, name: str, *, wait: float = 0) -> TemplateProgress:
+    async def ensure_template(
+        self, name: str, *, wait: float = 0, anew: bool = False
+    ) -> TemplateProgress:
         self._called("ensure_template", name)
         return await self.template_progress(name)
 

@@ -36,12 +36,12 @@ async def bring_about(client: Client, name: str) -> TemplateProgress:
     return now
 
 
-async def follow(client: Client, name: str) -> TemplateProgress:
+async def follow(client: Client, name: str, verb: str = "building") -> TemplateProgress:
     """Watch a build that runs; what it came to."""
     from aenv.models.templates import TemplateStatus
     from aenv.sdk import builds
 
-    with bar(f"building {name}") as report:
+    with bar(f"{verb} {name}") as report:
         while (now := await builds.progress(client, name)).status is TemplateStatus.BUILDING:
             report(now.fraction, now.step)
             await asyncio.sleep(_POLL)

@@ -13,6 +13,7 @@ from aenv.cli import (  # noqa: F401 - each registers its commands
     metrics,
     ports,
     profiles,
+    pulls,
     sandboxes,
     servers,
     shells,

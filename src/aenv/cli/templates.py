@@ -39,9 +39,17 @@ def list_() -> None:
         emit_json(found)
         return
     table(
-        ("name", "id", "status", "cpu", "memory"),
+        ("name", "id", "status", "cpu", "memory", "size", "digest"),
         [
-            (", ".join(t.names), t.id, t.status, f"{t.cpu:g}", size(t.memory_mb * 2**20))
+            (
+                ", ".join(t.names),
+                t.id,
+                t.status,
+                f"{t.cpu:g}",
+                size(t.memory_mb * 2**20),
+                size(t.size_bytes) if t.size_bytes else "",
+                (t.digest or "")[:12],
+            )
             for t in found
         ],
     )

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 from aenv.control.deadlines import deadline
 from aenv.control.keys import DEFAULT_TEAM
-from aenv.models.errors import NotFoundError, TemplateBuildError, TemplateNotReadyError
+from aenv.models.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    TemplateBuildError,
+    TemplateNotReadyError,
+)
 from aenv.models.ids import TEMPLATE_NAME
+from aenv.models.references import ImageReference, is_explicit
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.port import Node
 from aenv.store import sandboxes as rows
@@ -68,8 +74,8 @@ class Templates:
         return name in BUILT_IN or name in [info.name for info in await self._infos()]
 
     async def require(self, reference: str) -> TemplateInfo:
-        """The template to start. Starts or joins the build of a built-in one and waits for it a
-        while.
+        """The template to start. Starts or joins the build of a built-in one, or the pull of an
+        image, and waits for it a while.
 
         NotFoundError, TemplateNotReadyError (with the progress), TemplateBuildError.
         """
@@ -85,12 +91,23 @@ class Templates:
                 return info
         raise _unknown(reference)
 
-    async def ensure(self, name: str, *, wait: float) -> TemplateProgress:
-        """Start or join a build, wait up to ``wait`` seconds, tell how far it is."""
+    async def ensure(self, name: str, *, wait: float, anew: bool = False) -> TemplateProgress:
+        """Start or join a build, wait up to ``wait`` seconds, tell how far it is. NotFoundError."""
+        _check_known(name)
         async with deadline(wait + NODE_TIMEOUT, f"building {name}"):
-            return await self._node.ensure_template(name, wait=wait)
+            return await self._node.ensure_template(name, wait=wait, anew=anew)
+
+    async def pull(self, image: str, *, wait: float) -> TemplateProgress:
+        """Ask its registry what an image's name means now, and fetch it. InvalidRequestError."""
+        if image in BUILT_IN:
+            raise InvalidRequestError(
+                f"{image} is a template of ours; for an image of this name: {image}:latest"
+            )
+        return await self.ensure(ImageReference.parse(image).name, wait=wait, anew=True)
 
     async def progress(self, name: str) -> TemplateProgress:
+        """NotFoundError."""
+        _check_known(name)
         async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
             return await self._node.template_progress(name)
 
@@ -100,23 +117,40 @@ class Templates:
             await self._node.delete_template(name)
 
     def name_of(self, reference: str, known: list[str]) -> str:
-        """``name``, ``name:tag``, ``team/name[:tag]`` or an id → name. NotFoundError for another
-        tag or team.
+        """``name``, ``name:tag``, ``team/name[:tag]``, an image or an id → name. NotFoundError for
+        another tag of a built-in one, and for what can be neither.
         """
         for name in (*known, *BUILT_IN):
-            if reference == template_id(name):
+            if reference in (name, template_id(name)):
                 return name
         team, slash, rest = reference.rpartition("/")
         name, colon, tag = rest.partition(":")
-        wrong_team = bool(slash) and team != DEFAULT_TEAM
-        wrong_tag = bool(colon) and tag != DEFAULT_TAG
-        if wrong_team or wrong_tag or not TEMPLATE_NAME.match(name):
-            raise _unknown(reference)
-        return name
+        ours = (not slash or team == DEFAULT_TEAM) and TEMPLATE_NAME.match(name) is not None
+        if ours and colon and tag == DEFAULT_TAG:
+            return name
+        if ours and (slash or (colon and name in BUILT_IN)):
+            if colon:
+                raise _unknown(reference)
+            return name
+        image = _image_name(reference)
+        return name if ours and not colon and image not in known else image
 
     async def _infos(self) -> list[TemplateInfo]:
         async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
             return await self._node.templates()
+
+
+def _check_known(name: str) -> None:
+    """A plain name is a template's, never fetched as an image: it may be a misspelt one."""
+    if name not in BUILT_IN and not is_explicit(name):
+        raise _unknown(name)
+
+
+def _image_name(reference: str) -> str:
+    try:
+        return ImageReference.parse(reference).name
+    except InvalidRequestError as error:
+        raise _unknown(reference) from error
 
 
 def template_id(name: str) -> str:
@@ -141,7 +175,7 @@ def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBu
     if progress.status is TemplateStatus.ERROR:
         return TemplateBuildError(
             f"template {progress.name!r} could not be built: {progress.error or progress.step}; "
-            f"the next create tries again, and so does: aenv template build {progress.name}"
+            f"the next create tries again, and so does: {_remedy(progress.name)}"
         )
     return TemplateNotReadyError(
         f"template {progress.name!r} is being built: {progress.fraction:.0%}"
@@ -150,7 +184,12 @@ def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBu
     )
 
 
+def _remedy(name: str) -> str:
+    return f"aenv template build {name}" if name in BUILT_IN else f"aenv pull {name}"
+
+
 def _unknown(reference: str) -> NotFoundError:
     return NotFoundError(
-        f"there is no template {reference[:255]!r}; 'aenv template list' shows what there is"
+        f"there is no template {reference[:255]!r}; 'aenv template list' shows what there is, "
+        "an image is named with its tag, as in python:3.12"
     )

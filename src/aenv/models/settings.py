@@ -30,6 +30,17 @@ class TlsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """``allow``: patterns of registry hosts whose images may be started. ``mirrors``: as
+    ``REGISTRY=HOST``, asked first and in order. ``insecure``: hosts reached by plain HTTP.
+    """
+
+    allow: tuple[str, ...] = ("*",)
+    mirrors: tuple[str, ...] = ()
+    insecure: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """Per API key; None = unlimited."""
 
@@ -62,3 +73,4 @@ class Settings:
     egress: EgressSettings = field(default_factory=EgressSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     quotas: Quotas = field(default_factory=Quotas)
+    registry: RegistrySettings = field(default_factory=RegistrySettings)

@@ -16,6 +16,16 @@ class TemplateStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PartProgress:
+    """One layer of an image on its way: bytes of it that have been received, of how many."""
+
+    name: str
+    state: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateProgress:
     """``fraction`` in 0..1; ``step`` names what runs now; ``error`` is set with status ERROR."""
 
@@ -24,6 +34,21 @@ class TemplateProgress:
     fraction: float = 0.0
     step: str = ""
     error: str | None = None
+    parts: tuple[PartProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What an image says of itself. ``ports`` as ``8080/tcp``; entry point and command are not run
+    by themselves.
+    """
+
+    user: str = ""
+    workdir: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +68,4 @@ class TemplateInfo:
     start_cmd: str | None = None
     ready_cmd: str | None = None
     resources: Resources = field(default_factory=Resources)
+    image: ImageFacts | None = None

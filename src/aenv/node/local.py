@@ -238,8 +238,10 @@ class LocalNode(Node):
     async def template_progress(self, name: str) -> TemplateProgress:
         return await self._images.progress(name)
 
-    async def ensure_template(self, name: str, *, wait: float = 0) -> TemplateProgress:
-        return await self._images.ensure(name, wait=wait)
+    async def ensure_template(
+        self, name: str, *, wait: float = 0, anew: bool = False
+    ) -> TemplateProgress:
+        return await self._images.ensure(name, wait=wait, anew=anew)
 
     async def delete_template(self, name: str) -> None:
         used = [resident.template.name for resident in self._residents]

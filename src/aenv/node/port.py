@@ -254,8 +254,11 @@ class Node(ABC):
     async def template_progress(self, name: str) -> TemplateProgress: ...
 
     @abstractmethod
-    async def ensure_template(self, name: str, *, wait: float = 0) -> TemplateProgress:
-        """Start or join the build of a built-in template and wait up to ``wait`` seconds.
+    async def ensure_template(
+        self, name: str, *, wait: float = 0, anew: bool = False
+    ) -> TemplateProgress:
+        """Start or join the build of a built-in template, or the pull of an image, and wait up to
+        ``wait`` seconds. ``anew``: also if the image is there, as its name may have moved.
         NotFoundError if unknown.
         """
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
-from aenv.models.templates import TemplateProgress, TemplateStatus
+from aenv.models.templates import PartProgress, TemplateProgress, TemplateStatus
 from aenv.sdk.client import Client
 
 _WAIT = 1.0
 
 
 async def progress(client: Client, name: str) -> TemplateProgress:
-    answer = await client.call("GET", f"/aenv/templates/{name}/build")
+    answer = await client.call("GET", f"/aenv/templates/{_quoted(name)}/build")
     return _from_wire(answer.json())
 
 
 async def start(client: Client, name: str, *, wait: float = 0) -> TemplateProgress:
     """Start or join, and wait up to ``wait`` seconds for the end. NotFoundError if unknown."""
     answer = await client.call("POST", f"/aenv/templates/{name}/build", params={"wait": str(wait)})
+    return _from_wire(answer.json())
+
+
+async def pull(client: Client, image: str, *, wait: float = _WAIT) -> TemplateProgress:
+    """Have the server fetch what an image's name means now; :func:`progress` tells of the rest."""
+    path = f"/aenv/images/{_quoted(image)}/pull"
+    answer = await client.call("POST", path, params={"wait": str(wait)})
     return _from_wire(answer.json())
 
 
@@ -38,4 +46,18 @@ def _from_wire(body: dict[str, object]) -> TemplateProgress:
         fraction=float(str(body.get("fraction") or 0)),
         step=str(body.get("step") or ""),
         error=str(error) if error else None,
+        parts=_parts(body.get("parts")),
+    )
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="/:@")
+
+
+def _parts(found: object) -> tuple[PartProgress, ...]:
+    if not isinstance(found, list):
+        return ()
+    return tuple(
+        PartProgress(str(one["name"]), str(one["state"]), int(one["done"]), int(one["total"]))
+        for one in found
     )

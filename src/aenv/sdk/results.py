@@ -193,6 +193,8 @@ class TemplateSummary:
     memory_mb: int
     disk_mb: int
     updated_at: str | None = None
+    digest: str | None = None
+    size_bytes: int = 0
 
     @property
     def ready(self) -> bool:
@@ -209,6 +211,8 @@ class TemplateSummary:
             memory_mb=body.get("memoryMB", 0),
             disk_mb=body.get("diskSizeMB", 0),
             updated_at=body.get("updatedAt"),
+            digest=body.get("digest"),
+            size_bytes=body.get("sizeBytes", 0),
         )
 
 

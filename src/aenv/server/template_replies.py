@@ -27,6 +27,8 @@ class TemplateReply(Reply):
     envd_version: str
     build_status: str
     reproducible: bool
+    digest: str | None
+    size_bytes: int
 
     @classmethod
     def of(cls, template: Template, system: System) -> TemplateReply:
@@ -46,6 +48,8 @@ class TemplateReply(Reply):
             envd_version=ENVD_VERSION,
             build_status=template.status.value,
             reproducible=template.info is None or template.info.reproducible,
+            digest=template.info.digest if template.info else None,
+            size_bytes=template.info.size_bytes if template.info else 0,
         )
 
 
@@ -102,14 +106,24 @@ class Alias(Reply):
     public: bool
 
 
+class PartProgress(Reply):
+    """How far a layer is, in bytes."""
+
+    name: str
+    state: str
+    done: int
+    total: int
+
+
 class BuildProgress(Reply):
-    """How far a built-in template is; ours."""
+    """How far a template or an image is; ours."""
 
     name: str
     status: str
     fraction: float
     step: str
     error: str | None
+    parts: list[PartProgress]
 
 
 def _resources(template: Template, system: System) -> Resources:

@@ -16,6 +16,7 @@ from aenv.models.folders import Folders
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateStatus
 from aenv.node.images import ImageStore
+from aenv.node.images.base import BaseRecipe
 from aenv.node.images.builtin import recipe
 from aenv.node.images.worker import command, environment
 
@@ -153,7 +154,7 @@ async def test_it_ends_with_a_starter_that_was_killed(
 ) -> None:
     """The starter's death closes the worker's standard input; here we close it."""
     worker = await asyncio.create_subprocess_exec(
-        *command("base"), stdin=asyncio.subprocess.PIPE, env=environment(folders)
+        *command(BaseRecipe(folders.cache)), stdin=asyncio.subprocess.PIPE, env=environment(folders)
     )
     await until(asked)
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import ClassVar
 
 from aenv.models.errors import DiskFullError, TemplateBuildError
 from aenv.node.images import bootstrap, users
@@ -81,7 +80,7 @@ _LEFTOVERS = (
 class BaseRecipe(Recipe):
     """``cache`` is the host-wide cache folder."""
 
-    name: ClassVar[str] = "base"
+    name = "base"
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache

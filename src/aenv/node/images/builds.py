@@ -19,6 +19,7 @@ from aenv.node.images.worker import BUSY, DONE, FAILED, build, command, environm
 _POLL = 0.5
 _BUILD_TIMEOUT = 3600
 _END_TIMEOUT = 10
+_AT_ONCE = 4
 
 ShelfOf = Callable[[Recipe], Shelf]
 
@@ -30,6 +31,7 @@ class Builds:
         self._folders = folders
         self._shelf_of = shelf_of
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def progress(self, recipe: Recipe) -> TemplateProgress:
         """While a build of ours is getting under way, what the one before left says nothing."""
@@ -39,17 +41,25 @@ class Builds:
             return TemplateProgress(recipe.name, TemplateStatus.BUILDING, 0.0, "preparing")
         return found
 
-    async def ensure(self, recipe: Recipe, wait: float) -> TemplateProgress:
-        """Start or join, and wait up to ``wait`` seconds for the end."""
-        if (now := await self.progress(recipe)).status is TemplateStatus.READY:
+    async def ensure(self, recipe: Recipe, wait: float, *, anew: bool = False) -> TemplateProgress:
+        """Start or join, and wait up to ``wait`` seconds for the end. ``anew``: also if it is
+        there, as the name may mean another image by now.
+        """
+        if not anew and (now := await self.progress(recipe)).status is TemplateStatus.READY:
             return now
         task = self._tasks.get(recipe.name)
         if task is None or task.done():
-            task = asyncio.create_task(self._bring_about(recipe), name=f"build-{recipe.name}")
+            building = self._bring_about(recipe, anew=anew)
+            task = asyncio.create_task(building, name=f"build-{recipe.name}")
             task.add_done_callback(_note_outcome)
             self._tasks[recipe.name] = task
-        await asyncio.wait({task}, timeout=max(wait, 0))
+        await self.wait(recipe, wait)
         return await self.progress(recipe)
+
+    async def wait(self, recipe: Recipe, seconds: float) -> None:
+        """Until a build of ours ends, if there is one."""
+        if (task := self._tasks.get(recipe.name)) is not None:
+            await asyncio.wait({task}, timeout=max(seconds, 0))
 
     def is_building(self, name: str) -> bool:
         task = self._tasks.get(name)
@@ -63,19 +73,22 @@ class Builds:
         self._tasks.clear()
 
     def _state(self, recipe: Recipe) -> BuildState:
-        return BuildState(self._shelf_of(recipe).root, recipe.name)
+        return BuildState(self._shelf_of(recipe).root, recipe.name, recipe.key)
 
     def _progress(self, recipe: Recipe) -> TemplateProgress:
+        if recipe.moves and (now := self._state(recipe).read()).status is not TemplateStatus.ABSENT:
+            return now
         if self._shelf_of(recipe).find(recipe):
             return TemplateProgress(recipe.name, TemplateStatus.READY, 1.0, "done")
         return self._state(recipe).read()
 
-    async def _bring_about(self, recipe: Recipe) -> None:
+    async def _bring_about(self, recipe: Recipe, *, anew: bool) -> None:
         """Return when the image is there or the reason why not is in the progress file."""
         try:
-            async with asyncio.timeout(_BUILD_TIMEOUT):
-                while await self._attempt(recipe) == BUSY:
+            async with asyncio.timeout(_BUILD_TIMEOUT), self._at_once:
+                while await self._attempt(recipe, anew=anew) == BUSY:
                     await self._follow(recipe)
+                    anew = False
         except TimeoutError:
             message = f"the build of {recipe.name} did not end in {_BUILD_TIMEOUT} s"
             await asyncio.to_thread(self._fail, recipe, message)
@@ -87,7 +100,7 @@ class Builds:
         while await asyncio.to_thread(state.is_held):  # noqa: ASYNC110 - another process's lock
             await asyncio.sleep(_POLL)
 
-    async def _attempt(self, recipe: Recipe) -> int:
+    async def _attempt(self, recipe: Recipe, *, anew: bool) -> int:
         shelf = self._shelf_of(recipe)
         if not recipe.isolated:
             return await asyncio.to_thread(build, recipe, shelf)
@@ -96,16 +109,16 @@ class Builds:
                 self._fail, recipe, f"building {recipe.name} needs root on Linux"
             )
             return FAILED
-        return await self._run_worker(recipe)
+        return await self._run_worker(recipe, anew=anew)
 
     def _fail(self, recipe: Recipe, message: str) -> None:
         self._shelf_of(recipe).root.mkdir(parents=True, exist_ok=True)
         self._state(recipe).fail(message)
 
-    async def _run_worker(self, recipe: Recipe) -> int:
+    async def _run_worker(self, recipe: Recipe, *, anew: bool) -> int:
         try:
             worker = await asyncio.create_subprocess_exec(
-                *command(recipe.name),
+                *command(recipe, anew=anew),
                 stdin=PIPE,
                 stdout=DEVNULL,
                 stderr=PIPE,

@@ -1,9 +1,10 @@
-"""The recipes that every node has."""
+"""The recipes a node knows: its own, by their names, and every image a registry has."""
 
 from __future__ import annotations
 
-from aenv.models.errors import NotFoundError
+from aenv.models.errors import InvalidRequestError, NotFoundError
 from aenv.models.folders import Folders
+from aenv.models.references import ImageReference
 from aenv.node.images.base import BaseRecipe
 from aenv.node.images.host import HostRecipe
 from aenv.node.images.recipes import Recipe
@@ -11,10 +12,25 @@ from aenv.node.images.recipes import Recipe
 NAMES = (BaseRecipe.name, HostRecipe.name)
 
 
-def recipe(name: str, folders: Folders) -> Recipe:
-    """Raises NotFoundError."""
-    if name == BaseRecipe.name:
+def recipe(name: str, folders: Folders, source: str | None = None) -> Recipe:
+    """``source``: a folder or archive of this host instead of a registry, as ``oci:PATH`` or
+    ``docker-archive:PATH``. Raises NotFoundError.
+    """
+    if source is None and name == BaseRecipe.name:
         return BaseRecipe(folders.cache)
-    if name == HostRecipe.name:
+    if source is None and name == HostRecipe.name:
         return HostRecipe()
-    raise NotFoundError(f"no template {name!r}; this node has {' and '.join(NAMES)}")
+    try:
+        reference = ImageReference.parse(name)
+    except InvalidRequestError as error:
+        raise NotFoundError(
+            f"no template {name!r}; this node has {' and '.join(NAMES)}, and images: {error}"
+        ) from error
+    return _image(reference, folders, source)
+
+
+def _image(reference: ImageReference, folders: Folders, source: str | None) -> Recipe:
+    """What only the process that builds it needs is imported there."""
+    from aenv.node.images.oci.recipe import OciRecipe
+
+    return OciRecipe(reference, folders, source)

@@ -136,7 +136,7 @@ _EMPTY = Path("rootfs/srv")
 class HostRecipe(Recipe):
     """``root`` is the host's root folder; tests give their own."""
 
-    name: ClassVar[str] = "host"
+    name = "host"
     reproducible: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     host_wide: ClassVar[bool] = False

@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
-from aenv.models.templates import TemplateProgress, TemplateStatus
+from aenv.models.templates import PartProgress, TemplateProgress, TemplateStatus
 from aenv.node.images.records import write_atomically
 
 _INTERVAL = 0.2
@@ -23,10 +24,11 @@ _INTERVAL = 0.2
 class BuildState:
     """The lock and the progress file of one template."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, key: str | None = None) -> None:
+        """``key``: the name as a part of file names, where it differs."""
         self.name = name
-        self._lock = folder / f".{name}.lock"
-        self._file = folder / f".{name}.progress"
+        self._lock = folder / f".{key or name}.lock"
+        self._file = folder / f".{key or name}.progress"
         self._step = ""
         self._written = 0.0
 
@@ -50,12 +52,15 @@ class BuildState:
         finally:
             os.close(descriptor)
 
-    def report(self, fraction: float, step: str) -> None:
-        """Write the progress: every new step, and a few times a second at most within one."""
+    def report(self, fraction: float, step: str, parts: tuple[PartProgress, ...] = ()) -> None:
+        """Write the progress: a few times a second at most, and every new step where there are no
+        parts to tell of.
+        """
         now = time.monotonic()
-        if step != self._step or now - self._written >= _INTERVAL:
+        if (step != self._step and not parts) or now - self._written >= _INTERVAL:
             self._step, self._written = step, now
-            self._write({"fraction": round(min(max(fraction, 0.0), 1.0), 4), "step": step})
+            told = {"fraction": round(min(max(fraction, 0.0), 1.0), 4), "step": step}
+            self._write({**told, "parts": [asdict(part) for part in parts]})
 
     def fail(self, message: str) -> None:
         self._write({**self._read(), "error": message})
@@ -83,6 +88,7 @@ class BuildState:
             else 0.0,
             step=str(found.get("step", "")) if status is not TemplateStatus.ABSENT else "",
             error=str(error) if error and not held else None,
+            parts=_parts(found.get("parts")) if held else (),
         )
 
     def _write(self, value: dict[str, object]) -> None:
@@ -94,6 +100,13 @@ class BuildState:
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
+
+
+def _parts(raw: object) -> tuple[PartProgress, ...]:
+    try:
+        return tuple(PartProgress(**one) for one in raw) if isinstance(raw, list) else ()
+    except TypeError:
+        return ()
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -14,15 +14,16 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from aenv.models.errors import InfrastructureError
-from aenv.models.templates import TemplateInfo
+from aenv.models.templates import ImageFacts, TemplateInfo
 from aenv.node.engine import Bind
 from aenv.node.images import pins
+from aenv.node.images.layers import LayerShelf
 from aenv.node.images.recipes import Built, Recipe
 
 RECORD = "record.json"
@@ -39,7 +40,10 @@ class CorruptImageError(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of an image. ``digest``: sha256 of the layer (a directory: of the recipe)."""
+    """What is known of an image. ``digest``: sha256 of the layer (a directory: of the recipe; an
+    OCI image: of its manifest). ``layers``: keys on the shelf of layers, topmost first, of an image
+    that has no ``layer`` of its own.
+    """
 
     name: str
     recipe: str
@@ -50,14 +54,25 @@ class Record:
     reproducible: bool
     binds: tuple[Bind, ...] = ()
     packages: dict[str, str] = field(default_factory=dict)
+    layers: tuple[str, ...] = ()
+    facts: ImageFacts | None = None
 
     def info(self) -> TemplateInfo:
-        return TemplateInfo(
+        plain = TemplateInfo(
             name=self.name,
             digest=self.digest,
             size_bytes=self.size_bytes,
             built_at=self.built_at,
             reproducible=self.reproducible,
+        )
+        if self.facts is None:
+            return plain
+        return replace(
+            plain,
+            default_user=self.facts.user,
+            workdir=self.facts.workdir,
+            env=dict(self.facts.env),
+            image=self.facts,
         )
 
 
@@ -66,6 +81,7 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.layers = LayerShelf(root)
 
     def folder(self, recipe_digest: str) -> Path:
         return self.root / recipe_digest[:32]
@@ -75,9 +91,8 @@ class Shelf:
 
     def find_digest(self, name: str, digest: str) -> Record | None:
         """The image of a template with exactly this content, current or not."""
-        found = (_read(path) for path in self.root.glob(f"*/{RECORD}"))
         return next(
-            (one for one in found if one and (one.name, one.digest) == (name, digest)), None
+            (one for one in self.records() if (one.name, one.digest) == (name, digest)), None
         )
 
     def find(self, recipe: Recipe) -> Record | None:
@@ -102,24 +117,22 @@ class Shelf:
 
     def seal(self, recipe: Recipe, recipe_digest: str, workspace: Path, built: Built) -> Record:
         """Put a finished image on the shelf."""
-        is_file = built.layer.is_file()
+        staged = workspace / "sealed"
+        staged.mkdir()
+        layer = _moved(built.layer, staged) if built.layer else None
         record = Record(
             name=recipe.name,
             recipe=recipe_digest,
-            layer=built.layer.name,
-            digest=sha256(built.layer) if is_file else recipe_digest,
-            size_bytes=_size(built.layer),
+            layer=layer.name if layer else "",
+            digest=built.digest or (sha256(layer) if layer and layer.is_file() else recipe_digest),
+            size_bytes=_size(layer) if layer else self.layers.usage(set(built.layers)),
             built_at=time.time(),
             reproducible=recipe.reproducible,
             binds=built.binds,
             packages=built.packages,
+            layers=built.layers,
+            facts=built.facts,
         )
-        staged = workspace / "sealed"
-        staged.mkdir()
-        built.layer.rename(staged / built.layer.name)
-        if is_file:
-            (staged / built.layer.name).chmod(0o444)
-            _fsync(staged / built.layer.name)
         _write_json(staged / RECORD, {"format": _FORMAT, **asdict(record)})
         target = self.folder(recipe_digest)
         shutil.rmtree(target, ignore_errors=True)
@@ -127,10 +140,18 @@ class Shelf:
         _fsync(self.root)
         return record
 
+    def records(self) -> list[Record]:
+        """All images, current or not."""
+        found = (_read(path) for path in self.root.glob(f"*/{RECORD}"))
+        return [record for record in found if record]
+
+    def sweep(self) -> None:
+        """Free the layers that belong to no image any more."""
+        self.layers.sweep(lambda: {key for record in self.records() for key in record.layers})
+
     def prune(self, name: str, keep: int) -> None:
         """Remove all but the newest ``keep`` images of a template, and those that are needed."""
-        found = [_read(path) for path in self.root.glob(f"*/{RECORD}")]
-        records = [record for record in found if record and record.name == name]
+        records = [record for record in self.records() if record.name == name]
         records.sort(key=lambda record: record.built_at, reverse=True)
         for record in records[keep:]:
             if not pins.needed_by(self.root, record.digest):
@@ -144,27 +165,50 @@ class Shelf:
 
     def check(self, record: Record) -> None:
         """The cheap check before a first mount: size and superblock. Raises CorruptImageError."""
-        layer = self.layer(record)
-        if layer.is_dir():
-            return
-        try:
-            size = layer.stat().st_size
-            with layer.open("rb") as file:
-                file.seek(_SUPERBLOCK_OFFSET)
-                magic = file.read(4)
-        except OSError as error:
-            raise CorruptImageError(f"{layer} cannot be read ({error.strerror})") from error
-        if size != record.size_bytes:
-            raise CorruptImageError(f"{layer} has {size} bytes instead of {record.size_bytes}")
-        if len(magic) < 4 or struct.unpack("<I", magic)[0] != _EROFS_MAGIC:
-            raise CorruptImageError(f"{layer} has no EROFS superblock")
+        for path, size, _ in self._files(record):
+            _check_file(path, size)
 
     def check_fully(self, record: Record) -> None:
         """Every byte. Raises CorruptImageError."""
         self.check(record)
-        layer = self.layer(record)
-        if layer.is_file() and (found := sha256(layer)) != record.digest:
-            raise CorruptImageError(f"{layer} has sha256 {found[:12]}…, not {record.digest[:12]}…")
+        for path, _, digest in self._files(record):
+            if (found := sha256(path)) != digest:
+                raise CorruptImageError(f"{path} has sha256 {found[:12]}…, not {digest[:12]}…")
+
+    def _files(self, record: Record) -> Iterator[tuple[Path, int, str]]:
+        """The EROFS files of an image with their sizes and sha256. Raises CorruptImageError."""
+        if record.layer and self.layer(record).is_dir():
+            return
+        if record.layer:
+            yield self.layer(record), record.size_bytes, record.digest
+        for key in record.layers:
+            layer = self.layers.find(key)
+            if layer is None:
+                raise CorruptImageError(f"the layer {key[:12]} of {record.name} is gone")
+            yield self.layers.image(key), layer.size_bytes, layer.digest
+
+
+def _check_file(path: Path, size: int) -> None:
+    try:
+        found = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(_SUPERBLOCK_OFFSET)
+            magic = file.read(4)
+    except OSError as error:
+        raise CorruptImageError(f"{path} cannot be read ({error.strerror})") from error
+    if found != size:
+        raise CorruptImageError(f"{path} has {found} bytes instead of {size}")
+    if len(magic) < 4 or struct.unpack("<I", magic)[0] != _EROFS_MAGIC:
+        raise CorruptImageError(f"{path} has no EROFS superblock")
+
+
+def _moved(layer: Path, folder: Path) -> Path:
+    """A finished image file or folder in its place, the file durable."""
+    target = layer.rename(folder / layer.name)
+    if target.is_file():
+        target.chmod(0o444)
+        _fsync(target)
+    return target
 
 
 def sha256(path: Path) -> str:
@@ -188,9 +232,18 @@ def _read(path: Path) -> Record | None:
             Bind(Path(bind["source"]), bind["target"], bind["read_only"])
             for bind in raw.pop("binds")
         )
-        return Record(**raw, binds=binds)
+        facts = raw.pop("facts", None)
+        layers = tuple(raw.pop("layers", ()))
+        return Record(**raw, binds=binds, layers=layers, facts=_facts(facts))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _facts(raw: dict[str, Any] | None) -> ImageFacts | None:
+    if raw is None:
+        return None
+    lists = {name: tuple(raw[name]) for name in ("entrypoint", "cmd", "ports")}
+    return ImageFacts(**{**raw, **lists})
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ deleted while sandboxes run on it; only new ones can no longer start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from aenv.models.errors import (
     TemplateNotReadyError,
 )
 from aenv.models.folders import Folders
+from aenv.models.references import is_explicit
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Bind, Rootfs
 from aenv.node.host import Host
 from aenv.node.images import builtin, pins
 from aenv.node.images.builds import Builds
+from aenv.node.images.oci.names import Names
 from aenv.node.images.progress import BuildState
 from aenv.node.images.recipes import Recipe
 from aenv.node.images.records import CorruptImageError, Record, Shelf
@@ -61,6 +63,7 @@ class ImageStore:
         self._names = names
         self._recipe_of = recipe_of
         self._shared = Shelf(self._folders.cache / "images")
+        self._images = Names(self._shared.root)
         self._own = Shelf(self._folders.instance_run / "images")
         self._mounts = self._folders.instance_run / "mounts"
         self._builds = Builds(self._folders, self._shelf_of)
@@ -85,19 +88,31 @@ class ImageStore:
 
     async def list(self) -> list[TemplateInfo]:
         """The templates that can be started now."""
-        records = [await self._find(self._recipe(name)) for name in self._names]
+        names = [*self._names, *await asyncio.to_thread(self._images.all)]
+        records = [await self._find(self._recipe(name)) for name in names]
         return [record.info() for record in records if record]
 
     async def progress(self, name: str) -> TemplateProgress:
         """Raises NotFoundError."""
         return await self._builds.progress(self._recipe(name))
 
-    async def ensure(self, name: str, wait: float = 0) -> TemplateProgress:
+    async def ensure(
+        self, name: str, wait: float = 0, *, anew: bool = False, source: str | None = None
+    ) -> TemplateProgress:
         """Start or join the build and wait up to ``wait`` seconds; it may have ended with ERROR.
+        ``anew``: ask what the name of an image means now. ``source``: take it from this host's
+        files, see ``builtin.recipe``.
 
         Raises NotFoundError.
         """
-        return await self._builds.ensure(self._recipe(name), wait)
+        recipe = builtin.recipe(name, self._folders, source) if source else self._recipe(name)
+        return await self._builds.ensure(recipe, wait, anew=anew and recipe.moves)
+
+    async def follow(self, name: str, wait: float) -> TemplateProgress:
+        """As :meth:`progress`, after up to ``wait`` seconds or the end of a build of ours."""
+        recipe = self._recipe(name)
+        await self._builds.wait(recipe, wait)
+        return await self._builds.progress(recipe)
 
     async def open(self, name: str) -> Image:
         """Raises NotFoundError, TemplateNotReadyError, TemplateBuildError, CapabilityError."""
@@ -129,9 +144,9 @@ class ImageStore:
 
     async def _mounted(self, shelf: Shelf, record: Record) -> Image:
         async with self._opening:
-            lower = await asyncio.to_thread(self._lower, shelf, record)
+            lowers = await asyncio.to_thread(self._lowers, shelf, record)
         binds = tuple(_placed(bind, shelf.folder(record.recipe)) for bind in record.binds)
-        return Image(record.info(), Rootfs((lower,), binds))
+        return Image(record.info(), Rootfs(lowers, binds))
 
     async def verify(self, name: str) -> None:
         """Read every byte. Raises NotFoundError, CorruptImageError (the image is gone then)."""
@@ -184,31 +199,47 @@ class ImageStore:
             retry_after=_RETRY_AFTER,
         )
 
-    def _lower(self, shelf: Shelf, record: Record) -> Path:
-        layer = shelf.layer(record)
-        if layer.is_dir():
-            return layer
+    def _lowers(self, shelf: Shelf, record: Record) -> tuple[Path, ...]:
+        """Mounted, topmost first."""
+        if record.layer and shelf.layer(record).is_dir():
+            return (shelf.layer(record),)
         if self._host is None:
             raise CapabilityError(
                 f"template {record.name} is a disk image; mounting it needs root on Linux"
             )
-        target = self._mounts / record.digest[:32]
-        if self._host.mounts.find(target) is None:
+        files = [shelf.layers.image(key) for key in record.layers] or [shelf.layer(record)]
+        targets = tuple(self._mounts / name for name in _mount_names(record))
+        missing = [
+            pair
+            for pair in zip(files, targets, strict=True)
+            if self._host.mounts.find(pair[1]) is None
+        ]
+        if missing:
             shelf.check(record)
-            target.mkdir(parents=True, exist_ok=True)
-            try:
-                self._host.mounts.image(layer, target)
-            except OSError as error:
-                shelf.check_fully(record)
-                raise HostSetupError(
-                    f"this host cannot mount the image of template {record.name}: {error}; "
-                    "see: aenv doctor"
-                ) from error
-        return target
+            self._mount(missing, shelf, record)
+        return targets
+
+    def _mount(self, missing: Sequence[tuple[Path, Path]], shelf: Shelf, record: Record) -> None:
+        assert self._host is not None
+        try:
+            for file, target in missing:
+                target.mkdir(parents=True, exist_ok=True)
+                self._host.mounts.image(file, target)
+        except OSError as error:
+            shelf.check_fully(record)
+            raise HostSetupError(
+                f"this host cannot mount the image of template {record.name}: {error}; "
+                "see: aenv doctor"
+            ) from error
 
     def _discard(self, recipe: Recipe, record: Record) -> None:
-        self._unmount(self._mounts / record.digest[:32])
-        self._shelf_of(recipe).remove(record)
+        shelf = self._shelf_of(recipe)
+        shelf.remove(record)
+        if recipe.moves:
+            recipe.forget()
+            shelf.prune(recipe.name, keep=0)
+        self._unmount_all_but(shelf.records(), _mount_names(record))
+        shelf.sweep()
 
     def _unmount(self, target: Path) -> None:
         if self._host is not None and target.is_dir():
@@ -216,20 +247,33 @@ class ImageStore:
             target.rmdir()
 
     def _reap(self) -> None:
-        recipes = [self._recipe(name) for name in self._names]
+        for name in (*self._names, *self._images.all()):
+            self._clear_workspaces(self._recipe(name))
+        self._shared.sweep()
+        names = (*self._names, *self._images.all())
+        recipes = [self._recipe(name) for name in names]
         records = [self._shelf_of(recipe).find(recipe) for recipe in recipes]
-        kept = {record.digest[:32] for record in records if record}
-        for folder in _folders_in(self._mounts):
-            if folder.name not in kept:
-                self._unmount(folder)
-        for recipe in recipes:
-            self._clear_workspaces(recipe)
+        mounted = tuple(folder.name for folder in _folders_in(self._mounts))
+        self._unmount_all_but([record for record in records if record], mounted)
+
+    def _unmount_all_but(self, needed: Sequence[Record], names: Sequence[str]) -> None:
+        kept = {name for record in needed for name in _mount_names(record)}
+        for name in names:
+            if name not in kept:
+                self._unmount(self._mounts / name)
 
     def _clear_workspaces(self, recipe: Recipe) -> None:
         shelf = self._shelf_of(recipe)
-        with BuildState(shelf.root, recipe.name).hold() as mine:
+        with BuildState(shelf.root, recipe.name, recipe.key).hold() as mine:
             if mine:
-                shelf.clear_workspaces(recipe.name)
+                shelf.clear_workspaces(recipe.key)
+                if recipe.moves:
+                    shelf.prune(recipe.name, keep=recipe.keep)
+
+
+def _mount_names(record: Record) -> tuple[str, ...]:
+    """Short, as all of them have to fit into an overlay's mount options."""
+    return tuple(key[:20] for key in record.layers) or (record.digest[:32],)
 
 
 def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBuildError:
@@ -239,9 +283,13 @@ def _not_ready(progress: TemplateProgress) -> TemplateNotReadyError | TemplateBu
     state = (
         f"is being built ({progress.fraction:.0%}, {progress.step})"
         if progress.status is TemplateStatus.BUILDING
-        else f"has not been built; run: aenv template build {name}"
+        else f"has not been built; run: {_remedy(name)}"
     )
     return TemplateNotReadyError(f"template {name} {state}", retry_after=_RETRY_AFTER)
+
+
+def _remedy(name: str) -> str:
+    return f"aenv pull {name}" if is_explicit(name) else f"aenv template build {name}"
 
 
 def _placed(bind: Bind, folder: Path) -> Bind:

@@ -1,4 +1,4 @@
-"""The process in which one image is built: ``python -m aenv.node.images NAME``.
+"""The process in which one image is built: ``python -m aenv.node.images NAME [SOURCE] [--anew]``.
 
 It is the first process of a PID and mount namespace of its own, so whatever it starts or mounts
 ends with it; and it ends when its standard input is closed, that is with the process that started
@@ -20,42 +20,47 @@ from aenv.node.images.recipes import Recipe
 from aenv.node.images.records import Shelf
 
 DONE, FAILED, BUSY = 0, 1, 75
-_KEEP = 2
-"""Images per template: this recipe's and the one before, which a server not yet updated may use."""
+_ANEW = "--anew"
 
 
 def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folders = Folders.resolve()
-    return build(recipe(sys.argv[1], folders), Shelf(folders.cache / "images"))
+    anew = _ANEW in sys.argv
+    name, *source = [one for one in sys.argv[1:] if one != _ANEW]
+    wanted = recipe(name, folders, *source)
+    return build(wanted, Shelf(folders.cache / "images"), anew=anew)
 
 
-def build(wanted: Recipe, shelf: Shelf) -> int:
-    """Build unless it is there or somebody builds it. The exit code says which."""
-    state = BuildState(shelf.root, wanted.name)
+def build(wanted: Recipe, shelf: Shelf, *, anew: bool = False) -> int:
+    """Build unless it is there (then only ``anew``) or somebody builds it; the exit code says."""
+    state = BuildState(shelf.root, wanted.name, wanted.key)
     with state.hold() as mine:
         if not mine:
             return BUSY
-        if shelf.find(wanted):
+        if not anew and shelf.find(wanted):
             return DONE
+        state.clear()
         state.report(0.0, "preparing")
-        shelf.clear_workspaces(wanted.name)
+        shelf.clear_workspaces(wanted.key)
         try:
             build_into(wanted, shelf, state)
         except (AenvError, OSError) as error:
             state.fail(str(error))
             return FAILED
         if wanted.host_wide:
-            shelf.prune(wanted.name, keep=_KEEP)
+            shelf.prune(wanted.name, keep=wanted.keep)
+            shelf.sweep()
         state.clear()
         return DONE
 
 
 def build_into(wanted: Recipe, shelf: Shelf, state: BuildState) -> None:
     digest = wanted.digest()
-    with shelf.workspace(wanted.name) as workspace:
+    with shelf.workspace(wanted.key) as workspace:
         built = wanted.build(workspace, state.report)
-        shelf.seal(wanted, digest, workspace, built)
+        record = shelf.seal(wanted, built.recipe or digest, workspace, built)
+        wanted.arrange(record.recipe)
 
 
 def _end_with_parent() -> None:
@@ -64,7 +69,7 @@ def _end_with_parent() -> None:
     os._exit(FAILED)
 
 
-def command(name: str) -> list[str]:
+def command(wanted: Recipe, *, anew: bool = False) -> list[str]:
     """How to start the worker in namespaces of its own."""
     isolate = [
         "unshare",
@@ -75,7 +80,8 @@ def command(name: str) -> list[str]:
         "--kill-child",
         "--mount-proc",
     ]
-    return [*isolate, sys.executable, "-m", "aenv.node.images", name]
+    what = [wanted.name, *wanted.arguments, *([_ANEW] if anew else [])]
+    return [*isolate, sys.executable, "-m", "aenv.node.images", *what]
 
 
 def environment(folders: Folders) -> dict[str, str]:

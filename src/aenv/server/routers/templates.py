@@ -48,10 +48,21 @@ async def get_alias(alias: str, system: System, caller: Caller) -> replies.Alias
     return replies.Alias(template_id=template.id, public=True)
 
 
-@router.get("/aenv/templates/{name}/build", responses=fails(404))
+@router.get("/aenv/templates/{name:path}/build", responses=fails(404))
 async def build_progress(name: str, system: System, caller: Caller) -> replies.BuildProgress:
-    """How far the build of a built-in template is."""
+    """How far the build of a built-in template or the pull of an image is."""
     return _progress(await system.templates.progress(name))
+
+
+@router.post("/aenv/images/{image:path}/pull", status_code=202, responses=fails(400))
+async def pull(
+    image: str,
+    system: System,
+    caller: Caller,
+    wait: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0,
+) -> replies.BuildProgress:
+    """Ask the registry what the name means now, fetch it, and wait up to ``wait`` seconds."""
+    return _progress(await system.templates.pull(image, wait=wait))
 
 
 @router.post("/aenv/templates/{name}/build", status_code=202, responses=fails(404))
@@ -90,4 +101,8 @@ def _progress(progress: TemplateProgress) -> replies.BuildProgress:
         fraction=progress.fraction,
         step=progress.step,
         error=progress.error,
+        parts=[
+            replies.PartProgress(name=one.name, state=one.state, done=one.done, total=one.total)
+            for one in progress.parts
+        ],
     )
