@@ -165,6 +165,14 @@ def test_version_and_usage(cli: Cli) -> None:
         assert "Usage" in cli.text(*command.split(), "--help")
 
 
+def test_wrong_usage_is_told_to_machines_too(cli: Cli) -> None:
+    for words in ("--json sart", "ls --json --nope", "--json timeout", "exec --json"):
+        done = cli.run(*words.split(), check=False)
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, error["code"], error["culprit"]) == (2, "usage", "caller")
+        assert error["message"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="reads what root sees")
 def test_doctor_speaks_to_machines(cli: Cli) -> None:
     done = cli.run("doctor", "--json", check=False)

@@ -33,8 +33,16 @@ def test_a_sandbox_pauses_and_resumes(cli: Cli, sandbox: str) -> None:
     assert cli.text("ls", "-q", "--state", "running") == ""
     assert "never while it is paused" in cli.text("inspect", sandbox)
 
-    assert cli.json("resume", sandbox) == {"id": sandbox, "resumed": True}
-    assert cli.json("resume", sandbox) == {"id": sandbox, "resumed": False}
+    assert cli.json("resume", sandbox) == {
+        "id": sandbox,
+        "state": "running",
+        "changed": True,
+    }
+    assert cli.json("resume", sandbox) == {
+        "id": sandbox,
+        "state": "running",
+        "changed": False,
+    }
     assert cli.text("ls", "-q", "--state", "running").split() == [sandbox]
 
 

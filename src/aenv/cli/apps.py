@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SERVER, SANDBOXES, FILES, TEMPLATES = "Server", "Sandboxes", "Files and ports", "Templates"
 _SECTIONS = (SANDBOXES, FILES, TEMPLATES, SERVER)
 _WHOLE_SENTENCE = 200
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own click
 PASS_THROUGH = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """Context settings of commands whose arguments end with somebody else's command line."""
 
@@ -72,6 +75,14 @@ class AenvGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(_take_common(self, ctx, args)))
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        with _usage_for_machines():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _usage_for_machines():
+            return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
@@ -142,6 +153,20 @@ def _take_common(command: Any, ctx: Any, args: list[str]) -> Iterator[str]:
             yield arg
             if arg in with_value:
                 yield from (v for v in [next(rest, None)] if v is not None)
+
+
+@contextmanager
+def _usage_for_machines() -> Iterator[None]:
+    """With ``--json`` wrong usage, too, is one line of JSON on stderr."""
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        if not common.json or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        message = cast("typer.BadParameter", error).format_message()
+        body = {"code": "usage", "message": message, "culprit": "caller"}
+        typer.echo(json.dumps({"error": body}, ensure_ascii=False), err=True)
+        raise typer.Exit(2) from error
 
 
 def _section_order(section: str) -> int:

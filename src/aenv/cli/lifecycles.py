@@ -27,7 +27,7 @@ def pause(
         async with sandbox(reference) as found:
             return found.id, await found.pause(memory=not no_memory)
 
-    _report(*run(work()), verb="paused")
+    _report(*run(work()), state="paused")
 
 
 @command("resume", SANDBOXES)
@@ -48,7 +48,7 @@ def resume(
                 note(f"aenv: {said}")
             return found.id, resumed
 
-    _report(*run(work()), verb="resumed")
+    _report(*run(work()), state="running")
 
 
 @command("fork", SANDBOXES)
@@ -77,11 +77,10 @@ def fork(
         emit(one)
 
 
-def _report(sandbox_id: str, changed: bool, *, verb: str) -> None:
+def _report(sandbox_id: str, changed: bool, *, state: str) -> None:
     if common.json:
-        emit_json({"id": sandbox_id, verb: changed})
+        emit_json({"id": sandbox_id, "state": state, "changed": changed})
         return
     emit(sandbox_id)
     if not changed:
-        state = "paused" if verb == "paused" else "running"
         note(f"aenv: sandbox {sandbox_id} was {state} already")
