@@ -11,11 +11,13 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.node.timetravel.travel import Guest, Host, make_node, make_spec, settings_in
 
+from aenv.models.errors import DiskFullError
 from aenv.node import faults
 
 NOT_REACHED = 42
@@ -23,8 +25,8 @@ NOT_REACHED = 42
 
 @dataclass(frozen=True)
 class Plan:
-    """``operation``: pause, snapshot, resume-hot, resume-warm or fork. ``delay``: seconds after its
-    begin, instead of a ``point``.
+    """``operation``: pause, keep, snapshot, resume-hot, resume-warm or fork. ``delay``: seconds
+    after its begin, instead of a ``point``.
     """
 
     operation: str
@@ -44,6 +46,9 @@ async def main(root: str, agent: str, plan: Plan) -> None:
     guest = await host.create(sandbox_id=plan.sandbox_id)
     await guest.start_counter()
     await guest.sh("echo precious > /root/file")
+    if plan.operation == "keep":
+        with faults.armed("pause.frozen", fill), suppress(DiskFullError):
+            await node.pause(plan.sandbox_id, plan.snapshot_id)
     if plan.operation in ("resume-hot", "resume-warm"):
         await node.pause(plan.sandbox_id, plan.snapshot_id, memory=plan.memory)
     if plan.operation == "resume-warm":
@@ -64,6 +69,8 @@ async def operate(host: Host, guest: Guest, plan: Plan) -> None:
     match plan.operation:
         case "pause":
             await host.node.pause(plan.sandbox_id, plan.snapshot_id, memory=plan.memory)
+        case "keep":
+            await host.node.keep(plan.sandbox_id, plan.snapshot_id)
         case "snapshot":
             await host.node.snapshot(plan.sandbox_id, plan.snapshot_id, memory=plan.memory)
         case "fork":
@@ -71,6 +78,10 @@ async def operate(host: Host, guest: Guest, plan: Plan) -> None:
             await host.node.create(spec)
         case _:
             await host.resume(guest, plan.snapshot_id)
+
+
+async def fill(point: str) -> None:
+    raise DiskFullError("the disk is full")
 
 
 async def die(point: str) -> None:

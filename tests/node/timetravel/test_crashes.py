@@ -74,6 +74,31 @@ async def test_a_pause_that_was_acknowledged_is_one(host: Host, hot: bool) -> No
     await goes_on(back)
 
 
+@pytest.mark.parametrize("point", ["frozen", "copied", "published", "marked"])
+async def test_an_image_made_later_that_was_not_recorded_is_gone_and_can_be_made_again(
+    host: Host, point: str
+) -> None:
+    plan = await die(host, a_plan("keep", point=f"keep.{point}"))
+
+    adoption = await host.begin(paused=(spec_of(plan),))
+
+    assert adoption.paused == (plan.sandbox_id,)
+    assert await host.node.snapshots() == []
+    assert await host.disk_images() == []
+    assert not await host.node.demote(plan.sandbox_id)
+    again = new_name()
+    await host.node.keep(plan.sandbox_id, again)
+    assert await host.node.demote(plan.sandbox_id)
+    await goes_on(await host.resume(guest_of(plan), again))
+
+
+async def test_an_image_made_later_that_was_recorded_is_one(host: Host) -> None:
+    plan = await die(host, a_plan("keep", point="keep.marked"))
+    await host.begin(paused=(spec_of(plan),), snapshots=[plan.snapshot_id])
+    assert await host.node.demote(plan.sandbox_id)
+    await goes_on(await host.resume(guest_of(plan), plan.snapshot_id))
+
+
 @pytest.mark.parametrize("point", ["frozen", "copied", "published"])
 async def test_a_snapshot_that_was_not_acknowledged_is_gone_and_its_source_runs_on(
     host: Host, point: str
