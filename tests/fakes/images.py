@@ -44,9 +44,7 @@ class FakeImages:
     async def pin(self, name: str, digest: str, holder: Path) -> None:
         self.pins.setdefault(digest, []).append(holder)
 
-    async def ensure(
-        self, name: str, wait: float = 0, *, anew: bool = False
-    ) -> TemplateProgress:
+    async def ensure(self, name: str, wait: float = 0, *, anew: bool = False) -> TemplateProgress:
         self.ensured.append(name)
         return await self.progress(name)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from aenv.node.host.hierarchies import Hierarchies
@@ -46,7 +47,7 @@ def limits(instance: str, proc: Path = Path("/proc/self")) -> list[MemoryLimit]:
     """Of our own group and those above it, innermost first; ``instance`` names the groups of our
     sandboxes. Empty where nothing limits us.
     """
-    found = Hierarchies.find(proc / "mountinfo")
+    found = _hierarchies(proc / "mountinfo")
     mount = found.unified or found.v1.get("memory")
     if mount is None:
         return []
@@ -59,13 +60,19 @@ def stall_file(proc: Path = Path("/proc")) -> Path:
     """Where the kernel tells how much tasks wait for memory: of the group that limits our sandboxes
     and us, if it is ours alone (v2), else of the host.
     """
-    mount = Hierarchies.find(proc / "self" / "mountinfo").unified
+    mount = _hierarchies(proc / "self" / "mountinfo").unified
     if mount is not None:
         file = mount / "memory.pressure"
         limited = _number(mount / _V2.limit) is not None
         if limited and file.exists():
             return file
     return proc / "pressure" / "memory"
+
+
+@cache
+def _hierarchies(mountinfo: Path) -> Hierarchies:
+    """Read once: they stay where they are, and the table of a host with many sandboxes is long."""
+    return Hierarchies.find(mountinfo)
 
 
 def _limited(mount: Path, own: Path, sandboxes: Path, files: _Files) -> Iterator[MemoryLimit]:

@@ -56,7 +56,7 @@ class OverlayDisk(Disk):
             raise
 
     def mount(self) -> None:
-        if self._mounts.find(self.merged) is not None:
+        if self.merged.is_dir() and self._mounts.find(self.merged) is not None:
             return
         missing = [lower for lower in self.lowers if not lower.is_dir()]
         if missing:

@@ -25,6 +25,8 @@ class Hierarchies:
         unified: Path | None = None
         for line in mountinfo.read_text().splitlines():
             left, _, right = line.partition(" - ")
+            if not right.startswith("cgroup"):
+                continue
             kind, _, options = (*right.split(" ", 2), "", "")[:3]
             target = Path(left.split(" ")[4])
             if kind == "cgroup2":

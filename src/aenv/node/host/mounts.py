@@ -113,19 +113,33 @@ class RootMounts(Mounts):
         return True
 
     def table(self) -> list[Mount]:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            return [_parse(line) for line in lines]
+        return [_parse(line) for line in _mountinfo()]
+
+    def find(self, target: Path) -> Mount | None:
+        wanted = str(target)
+        found = [line for line in _mountinfo() if _target(line) == wanted]
+        return _parse(found[-1]) if found else None
+
+
+def _mountinfo() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        return list(lines)
+
+
+def _target(line: str) -> str:
+    return _unescape(line.split(" ", 5)[4])
 
 
 def _parse(line: str) -> Mount:
     """See proc(5): the 5th field is the mount point; after ``-``: type, source, options."""
     left, _, right = line.rstrip("\n").partition(" - ")
     kind, source, options = (*right.split(" ", 2), "", "")[:3]
-    target = left.split(" ")[4]
-    return Mount(_unescape(source), Path(_unescape(target)), kind, options)
+    return Mount(_unescape(source), Path(_target(left)), kind, options)
 
 
 def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
     return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), text)
 
 

@@ -149,6 +149,15 @@ class Shelf:
         """Free the layers that belong to no image any more."""
         self.layers.sweep(lambda: {key for record in self.records() for key in record.layers})
 
+    def drop_damaged(self, record: Record) -> None:
+        """Remove the layers of an image that are not what they should be; whoever else has them
+        finds them gone, and makes them anew.
+        """
+        for key in record.layers:
+            layer = self.layers.find(key)
+            if layer is None or not _is_whole(self.layers.image(key), layer.digest):
+                self.layers.remove(key)
+
     def prune(self, name: str, keep: int) -> None:
         """Remove all but the newest ``keep`` images of a template, and those that are needed."""
         records = [record for record in self.records() if record.name == name]
@@ -200,6 +209,13 @@ def _check_file(path: Path, size: int) -> None:
         raise CorruptImageError(f"{path} has {found} bytes instead of {size}")
     if len(magic) < 4 or struct.unpack("<I", magic)[0] != _EROFS_MAGIC:
         raise CorruptImageError(f"{path} has no EROFS superblock")
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        return sha256(path) == digest
+    except OSError:
+        return False
 
 
 def _moved(layer: Path, folder: Path) -> Path:

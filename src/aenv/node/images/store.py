@@ -155,7 +155,7 @@ class ImageStore:
         try:
             await asyncio.to_thread(self._shelf_of(recipe).check_fully, record)
         except CorruptImageError:
-            await asyncio.to_thread(self._discard, recipe, record)
+            await asyncio.to_thread(self._discard, recipe, record, damaged=True)
             raise
 
     async def delete(self, name: str) -> None:
@@ -192,7 +192,7 @@ class ImageStore:
     async def _rebuild(
         self, recipe: Recipe, record: Record, error: CorruptImageError
     ) -> TemplateNotReadyError:
-        await asyncio.to_thread(self._discard, recipe, record)
+        await asyncio.to_thread(self._discard, recipe, record, damaged=True)
         await self._builds.ensure(recipe, wait=0)
         return TemplateNotReadyError(
             f"the image of template {recipe.name} was damaged and is being built anew: {error}",
@@ -232,13 +232,15 @@ class ImageStore:
                 "see: aenv doctor"
             ) from error
 
-    def _discard(self, recipe: Recipe, record: Record) -> None:
+    def _discard(self, recipe: Recipe, record: Record, *, damaged: bool = False) -> None:
         shelf = self._shelf_of(recipe)
         shelf.remove(record)
         if recipe.moves:
             recipe.forget()
             shelf.prune(recipe.name, keep=0)
         self._unmount_all_but(shelf.records(), _mount_names(record))
+        if damaged:
+            shelf.drop_damaged(record)
         shelf.sweep()
 
     def _unmount(self, target: Path) -> None:

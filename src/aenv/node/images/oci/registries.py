@@ -28,7 +28,7 @@ _ACCEPT = ", ".join((*manifests.MANIFESTS, *manifests.INDEXES))
 _HUB_HOST = "registry-1.docker.io"
 _REDIRECTS = 5
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_CHUNK = 256 << 10
+_CONNECTS = 3
 
 
 class RegistryError(TemplateBuildError):
@@ -119,7 +119,9 @@ class RegistrySource(Source):
         if have > descriptor.size:
             await asyncio.to_thread(scratch.unlink)
             have = 0
-        headers = {"range": f"bytes={have}-"} if have else {}
+        headers = {"accept-encoding": "identity"}
+        if have:
+            headers["range"] = f"bytes={have}-"
         async with self._get(f"blobs/{descriptor.digest}", headers) as answer:
             if answer.status_code == 416:
                 await asyncio.to_thread(scratch.unlink, missing_ok=True)
@@ -135,7 +137,7 @@ class RegistrySource(Source):
         try:
             with scratch.open("r+b" if have else "wb") as file:
                 file.seek(have)
-                async for chunk in answer.aiter_raw(_CHUNK):
+                async for chunk in answer.aiter_raw():
                     have += len(chunk)
                     if have > size:
                         raise BadImageError(f"{self.shown} delivers more than {size} bytes of it")
@@ -215,7 +217,9 @@ class RegistrySource(Source):
     async def _pause(self, failures: int, error: Exception) -> None:
         """Raises RegistryError when patience ends, and at once where the certificate is wrong."""
         said = str(error) or type(error).__name__
-        if failures >= self._patience.attempts or isinstance(error.__cause__, ssl.SSLError):
+        unreached = isinstance(error, httpx.ConnectError) and failures >= _CONNECTS
+        wrong = isinstance(error.__cause__, ssl.SSLError)
+        if failures >= self._patience.attempts or unreached or wrong:
             raise RegistryError(
                 f"{self.shown}: the registry failed {failures} times in a row: {said}"
             ) from error
