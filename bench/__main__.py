@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import commands, creation, files, memory, peers, proxy, startup
+from bench import commands, creation, density, files, memory, peers, proxy, startup
 from bench.harness import Row
 
 WIDTH = 132
@@ -26,6 +26,7 @@ SCENARIOS: dict[str, Callable[[int], Iterable[Row]]] = {
     "creation": creation.run,
     "files": files.run,
     "memory": memory.run,
+    "density": density.run,
     "proxy": proxy.run,
     "peers": peers.run,
 }

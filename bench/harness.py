@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,18 +94,26 @@ class Server:
 
 
 @contextmanager
-def live_server(*extra: str) -> Iterator[Server]:
-    """Start ``aenv server``, yield when /health answers; what it made is gone afterwards."""
+def live_server(
+    *extra: str, group: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Start ``aenv server``, yield when /health answers; what it made is gone afterwards.
+    ``group``: a control group to run it in; ``settings``: further variables of its environment.
+    """
     with tempfile.TemporaryDirectory(prefix="aenv-bench-") as base:
         port = free_port()
         env = os.environ | {
             "AENV_API_KEY": API_KEY,
             "AENV_DATA_DIR": f"{base}/data",
             "AENV_CONFIG_DIR": f"{base}/config",
+            **(settings or {}),
         }
         command = [sys.executable, "-m", "aenv.cli.main", "server", "--port", str(port), *extra]
         started = time.perf_counter()
         log = (Path(base) / "server.log").open("wb")
+        if group is not None:
+            join = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+            command = ["/bin/sh", "-c", join, "sh", *command]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         url = f"http://127.0.0.1:{port}"
         try:

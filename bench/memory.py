@@ -24,7 +24,7 @@ def run(runs: int) -> Iterator[Row]:
         more = [Sandbox.create("base", url=server.url, api_key=API_KEY) for _ in range(COUNT)]
         _settle()
         fallen = (before - _available()) / COUNT / MIB
-        resident = sorted(_pss(sandbox.id) / MIB for sandbox in more)
+        resident = sorted(pss_of_sandbox(sandbox.id) / MIB for sandbox in more)
         for sandbox in (first, *more):
             sandbox.kill()
     name = "per idle sandbox, PSS of its processes"
@@ -44,7 +44,7 @@ def _available() -> int:
     raise LookupError("no MemAvailable in /proc/meminfo")
 
 
-def _pss(sandbox_id: str) -> int:
+def pss_of_sandbox(sandbox_id: str) -> int:
     """Of sentry and gofer, which carry the id in their arguments, and of the sentry's stubs."""
     owners = {
         int(entry.name)
@@ -54,12 +54,13 @@ def _pss(sandbox_id: str) -> int:
     total = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (int(entry.name) in owners or _parent(entry) in owners):
-            total += _pss_of(entry)
+            total += pss_of(int(entry.name))
     return total
 
 
-def _pss_of(entry: Path) -> int:
-    for line in _read(entry / "smaps_rollup").decode().splitlines():
+def pss_of(pid: int) -> int:
+    """Bytes; 0 when there is no such process."""
+    for line in _read(Path(f"/proc/{pid}/smaps_rollup")).decode().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
