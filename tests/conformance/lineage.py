@@ -219,20 +219,31 @@ async def start_program(guest: Guest, program: str) -> None:
     """Run a Python program in the guest that defines ``answer()``. It is asked once, by
     :func:`ask`, perhaps in another life.
     """
-    await guest.write("/tmp/program.py", program + _WAITING)
+    await guest.write("/tmp/program.py", _TELLING + program + _WAITING)
     # By the agent: what the engine itself has started does not survive in gVisor's images.
-    await guest.agent.spawn(f"exec {PYTHON} /tmp/program.py >/tmp/output 2>&1", user="root")
-    await guest.eventually("cat /tmp/ready /tmp/output 2>/dev/null || true")
-    assert await guest.run("cat /tmp/ready 2>/dev/null || cat /tmp/output") == "ready"
+    await guest.agent.spawn(f"exec {PYTHON} /tmp/program.py", user="root")
+    said = await guest.eventually(
+        "cat /tmp/ready 2>/dev/null || cat /tmp/ended 2>/dev/null || true"
+    )
+    assert said == "ready"
 
 
 async def ask(guest: Guest) -> Any:
     await guest.run("touch /tmp/question")
-    said = await guest.eventually("cat /tmp/answer 2>/dev/null || grep Error /tmp/output || true")
+    said = await guest.eventually(
+        "cat /tmp/answer 2>/dev/null || cat /tmp/ended 2>/dev/null || true"
+    )
     assert said.startswith(("{", "[", '"')), said
     return json.loads(said)
 
 
+_TELLING = """
+import sys, traceback
+def ended(*error):
+    with open("/tmp/ended", "w") as file:
+        file.write("".join(traceback.format_exception(*error)))
+sys.excepthook = ended
+"""
 _WAITING = """
 import json, os, time
 def put(path, text):
