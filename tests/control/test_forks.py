@@ -9,6 +9,7 @@ from tests.control.gates import FakeGate
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
+from aenv.control.resumes import Visitor
 from aenv.models.errors import (
     CapabilityError,
     ConflictError,
@@ -164,7 +165,7 @@ async def test_a_child_pauses_and_resumes_as_its_source_would(house: House) -> N
     house.clock.pass_time(10)
     await until_equal(lambda: house.state(child.id), "paused")
     assert await house.state(record.id) == "running"
-    assert await house.system.sandboxes.wake(child.id)
+    assert await house.system.sandboxes.wake(child.id, Visitor(8000))
 
 
 async def test_a_caller_who_hangs_up_leaves_no_image(house: House) -> None:

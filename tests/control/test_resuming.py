@@ -8,7 +8,7 @@ import pytest
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
-from aenv.control.resumes import ASLEEP, Call
+from aenv.control.resumes import Call, Unwoken, Visitor
 from aenv.models.errors import (
     CapacityError,
     ConflictError,
@@ -16,10 +16,12 @@ from aenv.models.errors import (
     SandboxNotFoundError,
     UnresponsiveAtPauseError,
 )
+from aenv.models.sandboxes import AGENT_PORT, NetworkPolicy
 from aenv.models.snapshots import RestoreMode
 from aenv.store import snapshots
 
 SECOND = 10**9
+VISITOR = Visitor(8000)
 
 
 async def test_a_resumed_sandbox_is_the_same_with_its_time_from_now(house: House) -> None:
@@ -225,7 +227,7 @@ class TestTraffic:
         house.clock.pass_time(60)
         await until_equal(lambda: house.state(record.id), "paused")
 
-        route = await house.system.sandboxes.wake(record.id)
+        route = await house.system.sandboxes.wake(record.id, VISITOR)
 
         assert route == house.system.routes.get(record.id)
         assert route is not None
@@ -237,7 +239,7 @@ class TestTraffic:
         record = await house.create(timeout=1000, auto_resume=True)
         await house.pause(record.id)
 
-        await house.system.sandboxes.wake(record.id)
+        await house.system.sandboxes.wake(record.id, VISITOR)
 
         assert (await house.row(record.id)).end_at == house.clock.wall() + 1000 * SECOND
 
@@ -245,20 +247,22 @@ class TestTraffic:
         record = await house.create()
         await house.pause(record.id)
 
-        assert await house.system.sandboxes.wake(record.id) is ASLEEP
+        assert await house.system.sandboxes.wake(record.id, VISITOR) is Unwoken.ASLEEP
         assert await house.state(record.id) == "paused"
 
     async def test_never_resumes_what_has_no_memory(self, house: House) -> None:
         record = await house.create(auto_resume=True)
         await house.pause(record.id, memory=False)
 
-        assert await house.system.sandboxes.wake(record.id) is ASLEEP
+        assert await house.system.sandboxes.wake(record.id, VISITOR) is Unwoken.ASLEEP
 
     async def test_of_many_requests_one_resumes(self, house: House) -> None:
         record = await house.create(auto_resume=True)
         await house.pause(record.id)
 
-        routes = await asyncio.gather(*(house.system.sandboxes.wake(record.id) for _ in range(50)))
+        routes = await asyncio.gather(
+            *(house.system.sandboxes.wake(record.id, VISITOR) for _ in range(50))
+        )
 
         assert set(routes) == {house.system.routes.get(record.id)}
         assert house.node.count("resume") == 1
@@ -269,12 +273,33 @@ class TestTraffic:
         house.node.knobs.resume_errors = [CapacityError("full")]
 
         outcomes = await asyncio.gather(
-            *(house.system.sandboxes.wake(record.id) for _ in range(50)), return_exceptions=True
+            *(house.system.sandboxes.wake(record.id, VISITOR) for _ in range(50)),
+            return_exceptions=True,
         )
 
         assert all(isinstance(outcome, CapacityError) for outcome in outcomes)
+
+    async def test_without_its_token_leaves_a_private_one_asleep(self, house: House) -> None:
+        private = NetworkPolicy(allow_public_traffic=False)
+        record = await house.create(auto_resume=True, network=private)
+        await house.pause(record.id)
+        wake = house.system.sandboxes.wake
+
+        assert await wake(record.id, VISITOR) is Unwoken.BARRED
+        assert await wake(record.id, Visitor(8000, b"guessed")) is Unwoken.BARRED
+        assert await house.state(record.id) == "paused"
+
+        assert record.traffic_token is not None
+        assert await wake(record.id, Visitor(8000, record.traffic_token.encode()))
+
+    async def test_to_the_agent_of_a_private_one_is_the_agents_to_judge(self, house: House) -> None:
+        private = NetworkPolicy(allow_public_traffic=False)
+        record = await house.create(auto_resume=True, network=private)
+        await house.pause(record.id)
+
+        assert await house.system.sandboxes.wake(record.id, Visitor(AGENT_PORT))
         assert house.node.count("resume") == 1
-        assert await house.system.sandboxes.wake(record.id) is not None
+        assert await house.system.sandboxes.wake(record.id, VISITOR) is not None
 
     async def test_while_it_pauses_resumes_it_after(self, house: House) -> None:
         record = await house.create(auto_resume=True)
@@ -282,7 +307,7 @@ class TestTraffic:
         pausing = asyncio.create_task(house.pause(record.id))
         await until(lambda: house.node.count("pause"))
         house.system.routes.withdraw(record.id)
-        waking = asyncio.create_task(house.system.sandboxes.wake(record.id))
+        waking = asyncio.create_task(house.system.sandboxes.wake(record.id, VISITOR))
         await asyncio.sleep(0.02)
 
         house.node.knobs.pause_gate.set()
@@ -297,7 +322,7 @@ class TestTraffic:
         house.node.knobs.resume_gate = asyncio.Event()
         connecting = asyncio.create_task(house.connect(record.id))
         await until(lambda: house.node.count("resume"))
-        waking = asyncio.create_task(house.system.sandboxes.wake(record.id))
+        waking = asyncio.create_task(house.system.sandboxes.wake(record.id, VISITOR))
         await asyncio.sleep(0.02)
 
         house.node.knobs.resume_gate.set()
@@ -309,21 +334,21 @@ class TestTraffic:
         record = await house.create(auto_resume=True)
         await house.pause(record.id)
         house.node.knobs.resume_gate = asyncio.Event()
-        waking = asyncio.create_task(house.system.sandboxes.wake(record.id))
+        waking = asyncio.create_task(house.system.sandboxes.wake(record.id, VISITOR))
         await until(lambda: house.node.count("resume"))
 
         await house.system.sandboxes.kill(house.caller, record.id)
 
         assert await waking is None
-        assert await house.system.sandboxes.wake(record.id) is None
-        assert await house.system.sandboxes.wake("nonsense") is None
+        assert await house.system.sandboxes.wake(record.id, VISITOR) is None
+        assert await house.system.sandboxes.wake("nonsense", VISITOR) is None
 
     async def test_each_request_that_leaves_leaves_the_others(self, house: House) -> None:
         record = await house.create(auto_resume=True)
         await house.pause(record.id)
         house.node.knobs.resume_gate = asyncio.Event()
         first, second = (
-            asyncio.create_task(house.system.sandboxes.wake(record.id)) for _ in range(2)
+            asyncio.create_task(house.system.sandboxes.wake(record.id, VISITOR)) for _ in range(2)
         )
         await until(lambda: house.node.count("resume"))
         first.cancel()

@@ -7,13 +7,15 @@ sandbox paused with its image; the image goes once ``running`` is recorded.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import structlog
 from sqlalchemy import Connection
 
-from aenv.control import lookups, quotas, requests
+from aenv.control import lookups, networks, quotas, requests
 from aenv.control.clocks import SECOND
 from aenv.control.deadlines import deadline, typed
 from aenv.control.images import Images
@@ -22,7 +24,7 @@ from aenv.control.services import Services
 from aenv.control.specs import route, spec
 from aenv.control.states import StaleError, transition
 from aenv.models.errors import ConflictError, SandboxNotFoundError, UnresponsiveAtPauseError
-from aenv.models.sandboxes import SandboxState
+from aenv.models.sandboxes import AGENT_PORT, SandboxState
 from aenv.models.settings import Quotas
 from aenv.models.snapshots import PauseMode
 from aenv.node.port import RunningSandbox
@@ -48,18 +50,26 @@ class Call:
     auto_pause: bool | None = None
 
 
-class Asleep:
-    """A sandbox that is paused and not resumed by traffic."""
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A request of the data plane, to ``port`` of the guest, with the traffic ``token`` it has."""
+
+    port: int
+    token: bytes | None = None
 
 
-ASLEEP = Asleep()
+class Unwoken(Enum):
+    """Why traffic resumes a sandbox not: it is not made so, or the visitor may not reach it."""
+
+    ASLEEP = auto()
+    BARRED = auto()
 
 
 class Resumes:
     def __init__(self, services: Services, images: Images) -> None:
         self._s = services
         self._images = images
-        self._waking: dict[str, asyncio.Task[Route | Asleep | None]] = {}
+        self._waking: dict[tuple[str, Visitor], asyncio.Task[Route | Unwoken | None]] = {}
 
     async def connect(self, team: str, sandbox_id: str, call: Call) -> tuple[SandboxRecord, bool]:
         """A running sandbox that lives at least ``call.seconds``, and whether this resumed it."""
@@ -86,33 +96,36 @@ class Resumes:
             raise ConflictError(f"sandbox {sandbox_id} is running already")
         return record
 
-    async def wake(self, sandbox_id: str) -> Route | Asleep | None:
-        """For traffic to a sandbox without a route: resumed if it was made so. All traffic that
-        comes meanwhile waits for the same attempt, and shares its failure.
+    async def wake(self, sandbox_id: str, visitor: Visitor) -> Route | Unwoken | None:
+        """For traffic to a sandbox without a route: resumed if it was made so. Visitors
+        alike that come meanwhile wait for the same attempt, and share its failure.
         """
-        task = self._waking.get(sandbox_id)
+        key = sandbox_id, visitor
+        task = self._waking.get(key)
         if task is None:
-            task = self._s.background.start(self._wake(sandbox_id), f"wake {sandbox_id}")
-            self._waking[sandbox_id] = task
-            task.add_done_callback(lambda _: self._waking.pop(sandbox_id, None))
+            task = self._s.background.start(self._wake(*key), f"wake {sandbox_id}")
+            self._waking[key] = task
+            task.add_done_callback(lambda _: self._waking.pop(key, None))
         await asyncio.wait({task})
         return None if task.cancelled() else task.result()
 
-    async def _wake(self, sandbox_id: str) -> Route | Asleep | None:
+    async def _wake(self, sandbox_id: str, visitor: Visitor) -> Route | Unwoken | None:
         record = await lookups.read(self._s.catalog, sandbox_id)
         if record is None or not lookups.lives(record, self._s.clock.wall()):
             return None
+        if not _may_enter(record, visitor):
+            return Unwoken.BARRED
         try:
             return await self._s.turns.take(sandbox_id, lambda: self._wake_now(sandbox_id))
         except (SandboxNotFoundError, StaleError):
             return None
 
-    async def _wake_now(self, sandbox_id: str) -> Route | Asleep | None:
+    async def _wake_now(self, sandbox_id: str) -> Route | Unwoken | None:
         record = await lookups.read(self._s.catalog, sandbox_id)
         if record is not None and record.state is SandboxState.PAUSED:
             whole = record.pause_mode is PauseMode.FULL and not record.unresponsive_at_pause
             if not (record.auto_resume and whole):
-                return ASLEEP
+                return Unwoken.ASLEEP
             await self._resume(record, Call(max(record.timeout, LEAST_WAKE)))
         return self._s.routes.get(sandbox_id)
 
@@ -192,3 +205,12 @@ class Resumes:
 
     async def _living(self, team: str, sandbox_id: str) -> SandboxRecord:
         return await lookups.living(self._s.catalog, self._s.clock, team, sandbox_id)
+
+
+def _may_enter(record: SandboxRecord, visitor: Visitor) -> bool:
+    """The proxy's rule for guest ports, before anything is resumed; the agent has its own."""
+    if visitor.port == AGENT_PORT or networks.from_json(record.network).allow_public_traffic:
+        return True
+    if record.traffic_token is None or visitor.token is None:
+        return False
+    return hmac.compare_digest(record.traffic_token.encode(), visitor.token)

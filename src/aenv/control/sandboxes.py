@@ -20,7 +20,7 @@ from aenv.control.listing import Listing, ListRequest
 from aenv.control.networks import NetworkRequest
 from aenv.control.pauses import Pauses, Wish
 from aenv.control.requests import CreateRequest
-from aenv.control.resumes import Asleep, Call, Resumes
+from aenv.control.resumes import Call, Resumes, Unwoken, Visitor
 from aenv.control.routes import Route
 from aenv.control.services import Services
 from aenv.control.states import StaleError, transition
@@ -154,9 +154,9 @@ class Sandboxes:
         """See :meth:`Resumes.resume`."""
         return await self._resumes.resume(caller.team, sandbox_id, call)
 
-    async def wake(self, sandbox_id: str) -> Route | Asleep | None:
+    async def wake(self, sandbox_id: str, visitor: Visitor) -> Route | Unwoken | None:
         """See :meth:`Resumes.wake`."""
-        return await self._resumes.wake(sandbox_id)
+        return await self._resumes.wake(sandbox_id, visitor)
 
     async def expire(self, record: SandboxRecord) -> None:
         """Its time has passed."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from aenv.control.resumes import Asleep
+from aenv.control.resumes import Unwoken, Visitor
 from aenv.control.routes import Route
 from aenv.control.system import System
 from aenv.server.proxy import Refusal, Resolve
 
 
 def waking(system: System) -> Resolve:
-    async def resolve(sandbox_id: str) -> Route | Refusal | None:
-        found = await system.sandboxes.wake(sandbox_id)
-        return Refusal(paused=True) if isinstance(found, Asleep) else found
+    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> Route | Refusal | None:
+        found = await system.sandboxes.wake(sandbox_id, Visitor(port, token))
+        match found:
+            case Unwoken.ASLEEP:
+                return Refusal(paused=True)
+            case Unwoken.BARRED:
+                return Refusal(barred=True)
+            case _:
+                return found
 
     return resolve

@@ -138,7 +138,7 @@ async def test_a_request_between_route_and_guest_is_served_after_a_pause() -> No
     stage = Stage()
     waking = asyncio.Event()
 
-    async def resolve(sandbox_id: str) -> object:
+    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> object:
         waking.set()
         return stage.sandbox(second, sandbox_id=sandbox_id)
 

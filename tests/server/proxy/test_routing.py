@@ -276,13 +276,15 @@ async def test_guessing_signatures_is_slow_work(stage: Stage) -> None:
 async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
     stage = Stage()
     asked: list[str] = []
-    paused = new_sandbox_id()
+    paused, private = new_sandbox_id(), new_sandbox_id()
 
-    async def resolve(sandbox_id: str) -> object:
+    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> object:
         asked.append(sandbox_id)
         await asyncio.sleep(0)
         if sandbox_id == paused:
             return Refusal(paused=True)
+        if sandbox_id == private and (port, token) != (agent.port, b"known"):
+            return Refusal(barred=True)
         return stage.sandbox(agent, sandbox_id=sandbox_id)
 
     stage.resolve = resolve
@@ -303,3 +305,10 @@ async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
         await wire.send(f"GET /x HTTP/1.1\r\nHost: h\r\n{pair}\r\n")
         assert (await wire.answer()).status == 410
         assert asked == [sleeping, paused, paused]
+
+        begin = f"GET /x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {private}\r\n"
+        await wire.send(f"{begin}E2b-Sandbox-Port: {agent.port}\r\n\r\n")
+        assert (await wire.answer()).status == 403
+        token = "E2b-Traffic-Access-Token: known"
+        await wire.send(f"{begin}E2b-Sandbox-Port: {agent.port}\r\n{token}\r\n\r\n")
+        assert (await wire.answer()).status == 200

@@ -28,13 +28,15 @@ SWEEP_INTERVAL = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a sandbox cannot be reached: it is ``paused`` and does not resume on traffic, or it is
-    not there."""
+    """Why a sandbox cannot be reached: it is ``paused`` and does not resume on traffic, it is
+    ``barred`` without its traffic token, or it is not there."""
 
     paused: bool = False
+    barred: bool = False
 
 
-Resolve = Callable[[str], Awaitable[Route | Refusal | None]]
+Resolve = Callable[[str, int, bytes | None], Awaitable[Route | Refusal | None]]
+"""Of a sandbox's id, the guest's port and the traffic token that came with the request."""
 
 
 class Client(Protocol):
@@ -100,13 +102,13 @@ class Proxy:
         self.stats.refused_limit += 1
         return replies.busy(target, limit)
 
-    async def locate(self, target: Target) -> Route | Reply:
+    async def locate(self, target: Target, token: bytes | None) -> Route | Reply:
         """The slow way to a route: through a held gate, and by asking control."""
         try:
             if target.sandbox_id in self.gate:
                 self.stats.parked += 1
                 await self.gate.passage(target.sandbox_id)
-            found = await self._resolve(target.sandbox_id)
+            found = await self._resolve(target, token)
         except GateFullError:
             self.stats.refused_limit += 1
             return replies.on_hold(target)
@@ -120,6 +122,9 @@ class Proxy:
             return Reply(500, "The sandbox could not be resolved", target)
         if isinstance(found, Route):
             return found
+        if found is not None and found.barred:
+            self.stats.refused_forbidden += 1
+            return replies.traffic_token_needed(target)
         self.stats.refused_not_found += 1
         return replies.not_found(target, paused=found is not None and found.paused)
 
@@ -143,12 +148,12 @@ class Proxy:
             self.stats.refused_port_closed += 1
             return replies.port_closed(target)
 
-    async def _resolve(self, sandbox_id: str) -> Route | Refusal | None:
-        route = self.table.get(sandbox_id)
+    async def _resolve(self, target: Target, token: bytes | None) -> Route | Refusal | None:
+        route = self.table.get(target.sandbox_id)
         if route is not None or self.resolve is None:
             return route
         async with asyncio.timeout(self.settings.resolve_timeout):
-            return await self.resolve(sandbox_id)
+            return await self.resolve(target.sandbox_id, target.port, token)
 
     def join(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self.clients.add(client)

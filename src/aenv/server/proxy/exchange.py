@@ -64,7 +64,8 @@ class Exchange:
             self._task = self._client.loop.create_task(self._locate())
 
     async def _locate(self) -> None:
-        found = await self._proxy.locate(self._target)
+        token = self._head.unique.get(TRAFFIC_TOKEN)
+        found = await self._proxy.locate(self._target, token)
         self._task = None
         if isinstance(found, Reply):
             self._fail(found)
