@@ -54,6 +54,8 @@ class LiveServer:
             "AENV_API_KEY": self.api_key,
             "AENV_PORT": str(self.port),
             "AENV_POOL_MB": "6144",
+            "AENV_WARM_MAX": "0",  # tests of the pools set it: others count machines
+            "AENV_TEMPLATE_MEMORY": "false",
             **self.settings,
         }
 

@@ -166,6 +166,10 @@ class FakeEngine(Engine):
     done: list[str] = field(default_factory=list)
     errors: dict[str, list[Exception]] = field(default_factory=dict)
 
+    @property
+    def memory_format(self) -> str:
+        return self.release
+
     async def probe(self) -> list[Finding]:
         return []
 

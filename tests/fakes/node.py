@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
 from aenv.models.memory import MemoryReport
-from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
+from aenv.models.sandboxes import (
+    LogEntry,
+    NetworkPolicy,
+    Resources,
+    SandboxExit,
+    SandboxMetrics,
+)
 from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Address, Capabilities, Finding, Isolation
@@ -25,7 +31,7 @@ class Knobs:
     raised by the next calls, one each.
 
     ``keep_hot``: paused machines stay in memory. ``restorable``: memory images can be restored.
-    ``mute``: sandboxes whose agents do not answer.
+    ``mute``: sandboxes whose agents do not answer. ``waiting``: ids in the warm pool.
     """
 
     create_gate: asyncio.Event | None = None
@@ -45,6 +51,8 @@ class Knobs:
     network_errors: list[Exception] = field(default_factory=list)
     exits_errors: list[Exception] = field(default_factory=list)
     info_error: Exception | None = None
+    waiting: list[str] = field(default_factory=list)
+    claim_error: Exception | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
     start_error: Exception | None = None
     build: TemplateProgress | None = None
@@ -131,6 +139,22 @@ class FakeNode(Node):
 
     async def probe(self) -> list[Finding]:
         return []
+
+    async def claim(
+        self,
+        template: str,
+        resources: Resources,
+        *,
+        snapshot: str | None = None,
+        engine: str | None = None,
+    ) -> str | None:
+        self._called("claim", snapshot or template)
+        if self.knobs.claim_error:
+            raise self.knobs.claim_error
+        return self.knobs.waiting.pop() if self.knobs.waiting else None
+
+    async def unclaim(self, sandbox_id: str) -> None:
+        self._called("unclaim", sandbox_id)
 
     async def create(self, spec: SandboxSpec) -> RunningSandbox:
         self._called("create", spec.sandbox_id)

@@ -32,6 +32,10 @@ class Bench:
     images: FakeImages = field(default_factory=FakeImages)
     headroom: Headroom = ROOMY
     inject_host_ca: bool = False
+    warm_max: int = 8
+    warm_memory_mb: int = 1024
+    warm_idle: float = 300.0
+    template_memory: bool = True
 
     def node(self) -> LocalNode:
         """A new node over the same host: what a restarted server makes."""
@@ -41,6 +45,10 @@ class Bench:
             folders=Folders(*(self.folder / name for name in ("data", "cache", "config", "run"))),
             engine="fake",
             inject_host_ca=self.inject_host_ca,
+            warm_max=self.warm_max,
+            warm_memory_mb=self.warm_memory_mb,
+            warm_idle=self.warm_idle,
+            template_memory=self.template_memory,
         )
         engines = EngineSet(settings, ("fake",), lambda name, settings: self.engine)
         return LocalNode(settings, NodeParts(engines, self.images, agent, lambda: self.headroom))

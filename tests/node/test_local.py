@@ -25,7 +25,7 @@ from aenv.models.errors import (
 )
 from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.models.templates import TemplateProgress, TemplateStatus
-from aenv.node import launches
+from aenv.node import starting
 from aenv.node.hosts import Headroom
 from aenv.node.local import LocalNode
 
@@ -95,8 +95,8 @@ async def test_start_and_ready_commands_of_the_template_run(bench: Bench, node: 
 async def test_a_template_that_never_gets_ready_is_the_environments_fault(
     bench: Bench, node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(launches, "READY_DEADLINE", 0.05)
-    monkeypatch.setattr(launches, "READY_INTERVAL", 0.01)
+    monkeypatch.setattr(starting, "READY_DEADLINE", 0.05)
+    monkeypatch.setattr(starting, "READY_INTERVAL", 0.01)
     bench.images.ready["web"] = replace(BASE, name="web", ready_cmd="ping")
     bench.engine.behaviour.commands["ping"] = 3
     with pytest.raises(EnvironmentFaultError, match="exit code 3"):
@@ -154,7 +154,7 @@ async def test_a_boot_that_fails_leaves_nothing(bench: Bench, node: LocalNode):
 async def test_an_agent_that_never_answers_fails_the_create(
     bench: Bench, node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(launches, "AGENT_DEADLINE", 0.1)
+    monkeypatch.setattr(starting, "AGENT_DEADLINE", 0.1)
     bench.engine.behaviour.silent = True
     with pytest.raises(AgentUnreachableError, match="did not answer"):
         await node.create(make_spec())

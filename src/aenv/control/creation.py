@@ -39,6 +39,7 @@ from aenv.store.records import IdempotencyRecord, SandboxRecord
 
 log = structlog.get_logger()
 BOOT_TIMEOUT = 120.0
+CLAIM_TIMEOUT = 2.0
 KEY_LIFE = 24 * 3600 * SECOND
 
 
@@ -75,11 +76,12 @@ class Creation:
         requests.check(request)
         if (made := await self._replay(caller, request)) is not None:
             return await self._join(made, request)
-        if start is None:
-            start = await self._starts.of(caller.team, request)
+        claims = start is None
+        start = start or await self._starts.of(caller.team, request)
         if request.auto_pause or request.auto_resume:
             await self._starts.check_pausing(start.engine or request.engine)
-        draft = self._draft(caller, request, start)
+        claimed = await self._claim(request, start) if claims else None
+        draft = self._draft(caller, request, start, claimed or new_sandbox_id())
         task = self._s.background.start(
             self._make(request, draft, start, started), f"create {draft.id}"
         )
@@ -90,8 +92,13 @@ class Creation:
     async def _make(
         self, request: CreateRequest, draft: SandboxRecord, start: Start, started: float
     ) -> SandboxRecord:
-        made = await self._s.catalog.write(lambda db: self._reserve(db, request, draft))
+        try:
+            made = await self._s.catalog.write(lambda db: self._reserve(db, request, draft))
+        except BaseException:
+            await self._s.node.unclaim(draft.id)
+            raise
         if made is not None:
+            await self._s.node.unclaim(draft.id)
             return await self._join(made, request)
         try:
             running = await self._boot(draft, start)
@@ -103,6 +110,18 @@ class Creation:
         self._s.background.start(self._count_use(record.template), "count use")
         log.info("sandbox runs", sandbox_id=record.id, template=record.template)
         return record
+
+    async def _claim(self, request: CreateRequest, start: Start) -> str | None:
+        """The id of a machine that waits for such a create, if there is one."""
+        engine = start.engine or request.engine
+        try:
+            async with asyncio.timeout(CLAIM_TIMEOUT):
+                return await self._s.node.claim(
+                    start.template, start.resources, snapshot=start.snapshot, engine=engine
+                )
+        except (AenvError, TimeoutError) as error:
+            log.warning("no machine claimed", template=start.template, error=repr(error))
+            return None
 
     async def _replay(self, caller: Caller, request: CreateRequest) -> IdempotencyRecord | None:
         if request.idempotency_key is None:
@@ -192,10 +211,12 @@ class Creation:
             await self._s.events.note(record.id, running.note, level="warn")
         return record
 
-    def _draft(self, caller: Caller, request: CreateRequest, start: Start) -> SandboxRecord:
+    def _draft(
+        self, caller: Caller, request: CreateRequest, start: Start, sandbox_id: str
+    ) -> SandboxRecord:
         now = self._s.clock.wall()
         return SandboxRecord(
-            id=new_sandbox_id(),
+            id=sandbox_id,
             version=1,
             state=SandboxState.CREATING,
             team=caller.team,

@@ -66,6 +66,14 @@ class Settings:
     """What running sandboxes may be promised together, as a multiple of the host's memory."""
     hot_memory_mb: int | None = None
     """Memory that paused sandboxes may keep; None: a quarter of the host's."""
+    warm_max: int = 8
+    """Machines that may wait for creates, over all templates; 0: none."""
+    warm_memory_mb: int | None = None
+    """Memory that they may hold together; None: an eighth of the host's."""
+    warm_idle: float = 300.0
+    """Seconds after which a create no longer counts towards how many wait."""
+    template_memory: bool = True
+    """Whether templates are given memory images."""
     network_slots: int = 4
     inject_host_ca: bool = False
     idle_exit: float | None = None

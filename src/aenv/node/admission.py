@@ -125,6 +125,13 @@ class Admission:
             self._claims.remove(claim)
             self._released.set()
 
+    async def spare(self, demand: Demand, disk_room: DiskRoom) -> bool:
+        """Whether a create would be admitted at once, with nothing given back for it."""
+        if self._turn.locked() or self._claims:
+            return False
+        await self._book.refresh()
+        return self._refusal(self._claim(demand), await disk_room()) is None
+
     def _require_possible(self, resources: Resources) -> None:
         if resources.memory_mb * MIB > self._bounds.total:
             self.refusals["too_large"] += 1

@@ -62,13 +62,18 @@ class AgentClient:
                 async with await self._ready_connection() as connection:
                     reply = await self._post_init(connection, init)
         except TimeoutError:
-            raise AgentUnreachableError(
-                f"the guest agent at {_name(self.address)} did not answer within {timeout:g} s; "
-                "the host may be overloaded, or the template's root file system broken"
-            ) from None
+            raise self._silent(timeout) from None
         except OSError as error:
             raise self._unreachable("/init", error) from error
         return read_failures(reply)
+
+    async def ready(self, *, timeout: float) -> None:
+        """Return as soon as the agent answers."""
+        try:
+            async with asyncio.timeout(timeout):
+                (await self._ready_connection()).close()
+        except TimeoutError:
+            raise self._silent(timeout) from None
 
     async def init(self, init: AgentInit) -> tuple[str, ...]:
         """``POST /init`` to an agent that answers; returns as :meth:`initialise` does."""
@@ -184,6 +189,12 @@ class AgentClient:
                     f"the guest agent refused a command: HTTP {parsed.status}"
                 )
             yield process_events(connection.chunks(parsed))
+
+    def _silent(self, timeout: float) -> AgentUnreachableError:
+        return AgentUnreachableError(
+            f"the guest agent at {_name(self.address)} did not answer within {timeout:g} s; "
+            "the host may be overloaded, or the template's root file system broken"
+        )
 
     def _unreachable(self, what: str, error: OSError) -> AgentUnreachableError:
         cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)

@@ -232,6 +232,11 @@ class Engine(ABC):
 
     capabilities: Capabilities
 
+    @property
+    def memory_format(self) -> str:
+        """A comparable word for what can restore the memory images made now; empty without any."""
+        return ""
+
     @abstractmethod
     async def probe(self) -> list[Finding]:
         """What this engine needs of the host and whether it is there. Changes nothing."""

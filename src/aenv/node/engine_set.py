@@ -63,6 +63,12 @@ class EngineSet:
             logger.info("engine %s is not available: %s", name, error)
             return None
 
+    async def drop_disk(self, name: str) -> None:
+        """Free a kept copy of a disk, of whichever engine. Idempotent."""
+        for engine in self.started():
+            if engine.capabilities.disk_snapshot:
+                await engine.drop_disk(name)
+
     async def probe(self) -> list[Finding]:
         findings = await asyncio.gather(*(self._engine(name).probe() for name in self._names))
         return [finding for part in findings for finding in part]

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from aenv._version import __version__
+from aenv.models.pools import PoolReport
 from aenv.node import memory_groups
 from aenv.node.engine import Capabilities
 from aenv.node.port import NodeInfo
@@ -42,7 +43,11 @@ def memory_total() -> int:
 
 
 def describe(
-    node_id: str, capabilities: tuple[Capabilities, ...], folder: Path, headroom: Headroom
+    node_id: str,
+    capabilities: tuple[Capabilities, ...],
+    folder: Path,
+    headroom: Headroom,
+    pools: PoolReport,
 ) -> NodeInfo:
     return NodeInfo(
         node_id=node_id,
@@ -56,6 +61,7 @@ def describe(
         disk_available=headroom.disk,
         kernel=platform.release(),
         machine=platform.machine(),
+        pools=pools,
     )
 
 

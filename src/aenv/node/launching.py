@@ -27,6 +27,9 @@ class Launching:
     def __contains__(self, sandbox_id: str) -> bool:
         return sandbox_id in self._table
 
+    def __len__(self) -> int:
+        return len(self._table)
+
     def templates(self) -> list[str]:
         """The template of each."""
         return [launch.template for launch in self._table.values()]

@@ -1,6 +1,6 @@
 """The node in this process: engines, images, logs and metrics of this host behind the Node port.
 
-A sandbox is in ``_launching`` while it is being made and in ``_residents`` until nothing is left of
+A sandbox is in ``_arrivals`` while it is being made and in ``_residents`` until nothing is left of
 it; a create and a destroy of one sandbox may overlap in any order. A paused one is a resident while
 its machine is frozen in memory, and nothing but a stored snapshot afterwards.
 """
@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.memory import MemoryReport
-from aenv.models.sandboxes import LogEntry, NetworkPolicy, SandboxExit, SandboxMetrics
+from aenv.models.sandboxes import (
+    LogEntry,
+    NetworkPolicy,
+    Resources,
+    SandboxExit,
+    SandboxMetrics,
+)
 from aenv.models.settings import Settings
 from aenv.models.snapshots import SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node import leftovers
 from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
+from aenv.node.arrivals import Arrivals
 from aenv.node.captures import Capturer, Order
 from aenv.node.engine import Engine, Finding
 from aenv.node.engine_set import require_policy
 from aenv.node.guests import nameservers
 from aenv.node.hosts import describe
-from aenv.node.launches import Launcher
-from aenv.node.launching import Launching
 from aenv.node.logfiles import LogQuery
 from aenv.node.logs import LogKeeper
+from aenv.node.makers import Makers
 from aenv.node.memory import HostMemory
 from aenv.node.memos import Memos
 from aenv.node.metrics import MetricsSampler
-from aenv.node.origins import Origins
 from aenv.node.parts import NodeParts, hot_budget
 from aenv.node.pauses import Pauses
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
@@ -62,17 +66,22 @@ class LocalNode(Node):
         self._snapshots = SnapshotStore(folders.data / "snapshots")
         capturer = Capturer(self._snapshots, self._logs, parts.images)
         self._pauses = Pauses(self._residents, capturer, self._memos, hot_budget(settings))
-        use = MemoryUse(self._residents, self._sampler.memory)
-        self._memory = HostMemory(settings, parts.gauges, use, {"hot": self._pauses.relieve})
-        self._launcher = Launcher(
-            settings,
-            parts.engines,
-            Origins(parts.images, self._snapshots),
-            self._memory.admission,
-            self._memos,
-            parts.agent,
+        self._arrivals = Arrivals(self._residents, self._pauses, self._logs, self.destroy)
+        self._memory = HostMemory(
+            settings, parts.gauges, MemoryUse(self._residents, self._sampler.memory)
         )
-        self._launching = Launching(self.destroy)
+        self._makers = Makers(
+            settings,
+            parts,
+            self._snapshots,
+            self._logs,
+            self._memos,
+            self._memory.admission,
+            self._arrivals.busy,
+        )
+        self._memory.give_back("pooled", self._makers.pools.relieve, self._makers.pools.share)
+        self._memory.give_back("hot", self._pauses.relieve)
+        self._pools = self._makers.pools
         self._stored = StoredSnapshots(parts.engines, self._snapshots, self._pauses)
 
     async def start(
@@ -81,6 +90,7 @@ class LocalNode(Node):
         await self._logs.open(request.sandbox_id for request in adopt)
         await asyncio.to_thread(self._memos.reap, frozenset(one.sandbox_id for one in adopt))
         await self._snapshots.open(snapshots)
+        baked = await self._makers.bakes.open()
         for name in {request.engine for request in adopt}:
             self._engines.keep[name] = frozenset(r.sandbox_id for r in adopt if r.engine == name)
         await self._images.start()
@@ -88,8 +98,11 @@ class LocalNode(Node):
         for capabilities in self._engines.capabilities():
             if not capabilities.needs_root:
                 await self._engines.get_if_possible(capabilities.engine)
-        await self._stored.reap(snapshots)
-        adopter = Adopter(self._engines, self._launcher, self._memos, self._snapshots)
+        await self._stored.reap(snapshots | baked)
+        await self._makers.bakes.prune(
+            self._engines.started(), await self._images.list(), snapshots
+        )
+        adopter = Adopter(self._engines, self._makers.launcher, self._memos, self._snapshots)
         found = await asyncio.gather(*(adopter.adopt(request) for request in adopt))
         for request, one in zip(adopt, found, strict=True):
             if isinstance(one, Resident):
@@ -106,13 +119,15 @@ class LocalNode(Node):
         )
 
     async def close(self) -> None:
-        await self._launching.close()
+        await self._arrivals.launching.close()
         await self._memory.pressure.close()
+        await self._pools.close()
         await self._pauses.close()
         await self._residents.close()
         await self._sampler.close()
         await self._logs.close()
         await self._snapshots.close()
+        await self._makers.bakes.close()
         await self._engines.close()
         await self._images.close()
 
@@ -123,8 +138,9 @@ class LocalNode(Node):
     async def info(self) -> NodeInfo:
         headroom = await asyncio.to_thread(self._measure)
         folders = self._settings.folders
+        known, pools = self._engines.capabilities(), self._pools.report()
         return await asyncio.to_thread(
-            describe, folders.instance, self._engines.capabilities(), folders.data, headroom
+            describe, folders.instance, known, folders.data, headroom, pools
         )
 
     async def memory(self) -> MemoryReport:
@@ -134,10 +150,11 @@ class LocalNode(Node):
         return await self._engines.probe()
 
     async def create(self, spec: SandboxSpec) -> RunningSandbox:
-        return await self._make(spec, same_life=False)
+        return (await self._arrivals.make(self._makers, spec, same_life=False)).describe()
 
     async def destroy(self, sandbox_id: str) -> None:
-        await self._launching.cancel(sandbox_id)
+        await self._arrivals.launching.cancel(sandbox_id)
+        await self._pools.abandon(sandbox_id)
         if resident := self._residents.get(sandbox_id):
             await self._residents.leave(resident)
 
@@ -164,17 +181,18 @@ class LocalNode(Node):
 
     async def resume(self, spec: SandboxSpec) -> RunningSandbox:
         resident = self._residents.get(spec.sandbox_id)
-        if resident is not None and await self._thawed(resident, spec):
+        if resident is not None and await self._arrivals.thaw(self._makers, resident, spec):
             return resident.describe()
         if spec.snapshot is None:
             raise NotFoundError(f"sandbox {spec.sandbox_id} is not in memory, and has no snapshot")
-        return await self._make(spec, same_life=True)
+        return (await self._arrivals.make(self._makers, spec, same_life=True)).describe()
 
     async def demote(self, sandbox_id: str) -> bool:
         """Give back the memory of a paused sandbox. False if there was none to give."""
         return await self._pauses.demote(sandbox_id)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._pools.drain(snapshot=snapshot_id)
         await self._stored.delete(snapshot_id)
 
     async def snapshots(self) -> list[SnapshotImage]:
@@ -182,6 +200,19 @@ class LocalNode(Node):
 
     async def verify_snapshot(self, snapshot_id: str) -> None:
         await self._stored.verify(snapshot_id)
+
+    async def claim(
+        self,
+        template: str,
+        resources: Resources,
+        *,
+        snapshot: str | None = None,
+        engine: str | None = None,
+    ) -> str | None:
+        return self._pools.claim(template, resources, snapshot=snapshot, engine=engine)
+
+    async def unclaim(self, sandbox_id: str) -> None:
+        self._pools.unclaim(sandbox_id)
 
     async def forget(self, sandbox_id: str) -> None:
         self._sampler.forget(sandbox_id)
@@ -245,43 +276,13 @@ class LocalNode(Node):
 
     async def delete_template(self, name: str) -> None:
         used = [resident.template.name for resident in self._residents]
-        used += self._launching.templates()
+        used += self._arrivals.launching.templates()
         if count := used.count(name):
             raise ConflictError(
                 f"template {name!r} is in use by {count} sandboxes of this server; kill them first"
             )
+        await self._pools.drain(template=name)
         await self._images.delete(name)
-
-    async def _make(self, spec: SandboxSpec, *, same_life: bool) -> RunningSandbox:
-        if spec.sandbox_id in self._launching or self._residents.get(spec.sandbox_id):
-            raise ConflictError(f"sandbox {spec.sandbox_id} exists already")
-        launch = self._launch(spec, same_life)
-        return (await self._launching.run(spec.sandbox_id, spec.template, launch)).describe()
-
-    async def _launch(self, spec: SandboxSpec, same_life: bool) -> Resident:
-        resident = await self._launcher.launch(spec, same_life=same_life)
-        resident.nameservers = nameservers(spec.network, resident.machine.guest_network)
-        self._residents.settle(resident, spec.resources)
-        for failure in resident.failures:
-            await self._logs.note(spec.sandbox_id, failure, level="error")
-        if resident.note:
-            await self._logs.note(spec.sandbox_id, resident.note, level="warn")
-        return resident
-
-    async def _thawed(self, resident: Resident, spec: SandboxSpec) -> bool:
-        """Whether it was in memory and runs on."""
-        hot = resident.hot
-        if spec.reboot and hot and hot.snapshot_id and await self.demote(spec.sandbox_id):
-            return False
-
-        async def refresh(resident: Resident) -> None:
-            await resident.machine.set_network(spec.network)
-            init = self._launcher.refreshed(spec, resident, away)
-            resident.failures = await resident.agent.init(init)
-            resident.nameservers = nameservers(spec.network, resident.machine.guest_network)
-
-        away = time.monotonic() - hot.since if hot else 0.0
-        return await self._pauses.thaw(resident, refresh)
 
     async def _whose(self, sandbox_id: str) -> tuple[Resident, Engine]:
         resident = self._resident(sandbox_id)

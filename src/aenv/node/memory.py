@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aenv.models.memory import MemoryReport, MemoryShare
@@ -29,26 +29,16 @@ class Gauges:
 
 
 class HostMemory:
-    """``relievers``: what gives memory back, by kind, in the order to ask. ``pooled``: what
-    machines hold that wait for a sandbox.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        gauges: Gauges,
-        use: MemoryUse,
-        relievers: Mapping[str, Reliever],
-        pooled: Callable[[], Awaitable[MemoryShare]] = _no_pool,
-    ) -> None:
+    def __init__(self, settings: Settings, gauges: Gauges, use: MemoryUse) -> None:
         self._gauges = gauges
         self._use = use
-        self._pooled = pooled
+        self._pooled: Callable[[], Awaitable[MemoryShare]] = _no_pool
+        self._relievers: dict[str, Reliever] = {}
         self._total = memory_total()
         self.pressure = Pressure(
             lambda: gauges.measure().memory,
             gauges.stalls,
-            relievers,
+            self._relievers,
             Marks.above(settings.memory_reserve_mb * MIB),
         )
         self.admission = Admission(
@@ -58,6 +48,18 @@ class HostMemory:
             relieve=self.pressure.relieve,
             suffers=self.pressure.suffering,
         )
+
+    def give_back(
+        self,
+        kind: str,
+        reliever: Reliever,
+        pooled: Callable[[], Awaitable[MemoryShare]] | None = None,
+    ) -> None:
+        """Ask ``reliever`` for memory, too, after those named before. ``pooled``: what machines
+        hold that wait for a sandbox.
+        """
+        self._relievers[kind] = reliever
+        self._pooled = pooled or self._pooled
 
     async def report(self) -> MemoryReport:
         """Measured now."""

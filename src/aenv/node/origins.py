@@ -10,6 +10,7 @@ from typing import Protocol
 
 from aenv.models.errors import AenvError, NotFoundError, TemplateBuildError, TemplateNotReadyError
 from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.node.bakes import BakeKey, Bakes, Use
 from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
 from aenv.node.memos import Memo
 from aenv.node.port import SandboxSpec
@@ -46,7 +47,7 @@ class Images(Protocol):
 @dataclass(frozen=True, slots=True)
 class Origin:
     """``memory`` opens the memory image, and raises ImageUnusableError when it is damaged; None:
-    boot. ``note`` says why not as asked.
+    boot. ``note`` says why not as asked. ``plain``: ``stored`` is a baked image of that origin.
     """
 
     info: TemplateInfo
@@ -55,6 +56,29 @@ class Origin:
     memory: Callable[[], MemoryImage] | None = None
     same_life: bool = False
     note: str | None = None
+    plain: Origin | None = None
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether a boot takes longer than until the agent answers."""
+        return bool(self.info.start_cmd or self.info.ready_cmd)
+
+    @property
+    def asked(self) -> Origin:
+        """What the caller named."""
+        return self.plain or self
+
+    @property
+    def fallback(self) -> Origin:
+        """What to boot when the memory cannot be restored."""
+        return self.plain or replace(self, memory=None)
+
+    def baked(self, image: Stored | None) -> Origin:
+        """Itself, or with the memory of ``image``."""
+        if image is None:
+            return self
+        memory = lambda: image.manifest.memory_image(image.folder)  # noqa: E731
+        return replace(self, stored=image, memory=memory, plain=replace(self, memory=None))
 
     @property
     def disk(self) -> DiskImage | None:
@@ -72,8 +96,9 @@ class Origin:
 
     def completed(self, spec: SandboxSpec) -> SandboxSpec:
         """With the variables that come along: a fork is not given the secret ones."""
-        assert self.stored is not None
-        private = self.stored.private
+        if self.asked.stored is None:
+            return spec
+        private = self.asked.stored.private
         inherited = private.env_of(same_life=self.same_life)
         secret = private.secret_env if self.same_life else frozenset()
         return replace(
@@ -93,13 +118,23 @@ class Origin:
 
 
 class Origins:
-    def __init__(self, images: Images, snapshots: SnapshotStore) -> None:
+    def __init__(self, images: Images, snapshots: SnapshotStore, bakes: Bakes) -> None:
         self._images = images
         self._snapshots = snapshots
+        self._bakes = bakes
 
-    async def template(self, engine: Engine, spec: SandboxSpec) -> Origin:
-        """Raises NotFoundError, TemplateNotReadyError (its build is joined), CapabilityError."""
-        return Origin(*await self._open(engine, spec.template))
+    @asynccontextmanager
+    async def template(
+        self, engine: Engine, spec: SandboxSpec, use: Use = Use.SHORTER
+    ) -> AsyncIterator[Origin]:
+        """Hold the template's memory image, if it has one that is to be used.
+
+        Raises NotFoundError, TemplateNotReadyError (its build is joined), CapabilityError.
+        """
+        fresh = Origin(*await self._open(engine, spec.template))
+        key = BakeKey.of(spec, engine, fresh.info)
+        async with self._bakes.using(key, use, commands=fresh.has_commands) as baked:
+            yield fresh.baked(baked)
 
     @asynccontextmanager
     async def snapshot(self, snapshot_id: str) -> AsyncIterator[Stored]:
@@ -107,9 +142,16 @@ class Origins:
         async with self._snapshots.using(snapshot_id) as stored:
             yield stored
 
+    @asynccontextmanager
     async def of(
-        self, stored: Stored, engine: Engine, spec: SandboxSpec, *, same_life: bool
-    ) -> Origin:
+        self,
+        stored: Stored,
+        engine: Engine,
+        spec: SandboxSpec,
+        use: Use = Use.SHORTER,
+        *,
+        same_life: bool,
+    ) -> AsyncIterator[Origin]:
         """The snapshot as asked for; without its memory if the image below it is not the same."""
         facts = stored.manifest
         exact = await self._images.open_exact(facts.template, facts.template_digest)
@@ -119,10 +161,15 @@ class Origins:
                 f"the image of template {facts.template!r} below the snapshot is gone: its disk "
                 "was started on the present one"
             )
-            return Origin(info, rootfs, stored, None, same_life, note)
+            yield Origin(info, rootfs, stored, None, same_life, note)
+            return
         from_memory = facts.has_memory and not spec.reboot
         memory = (lambda: facts.memory_image(stored.folder)) if from_memory else None
-        return Origin(exact.info, exact.rootfs, stored, memory, same_life)
+        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life)
+        key = BakeKey.of(spec, engine, exact.info)
+        use = Use.NEVER if same_life or spec.reboot else use
+        async with self._bakes.using(key, use, commands=True) as baked:
+            yield origin.baked(baked)
 
     async def known(self, engine: Engine, name: str, digest: str | None) -> TemplateInfo:
         """What is known of a template for a sandbox that already runs."""

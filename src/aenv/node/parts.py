@@ -18,10 +18,12 @@ from aenv.node.images import ImageStore
 from aenv.node.memory import Gauges
 from aenv.node.memory_groups import stall_file
 from aenv.node.origins import Images
+from aenv.node.pools import PoolBounds
 from aenv.node.stalls import StallMeter
 from aenv.node.usage import MIB
 
 _HOT_SHARE = 4
+_WARM_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,15 @@ def hot_budget(settings: Settings) -> int:
     if settings.hot_memory_mb is None:
         return memory_total() // _HOT_SHARE
     return settings.hot_memory_mb * MIB
+
+
+def pool_bounds(settings: Settings) -> PoolBounds:
+    memory = settings.warm_memory_mb
+    return PoolBounds(
+        most=settings.warm_max,
+        memory=memory_total() // _WARM_SHARE if memory is None else memory * MIB,
+        idle=settings.warm_idle,
+    )
 
 
 def _host_if_root(settings: Settings) -> Host | None:

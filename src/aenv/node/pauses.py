@@ -20,9 +20,9 @@ from aenv.node import faults
 from aenv.node.captures import Capturer, Order
 from aenv.node.engine import Engine
 from aenv.node.engines.tasks import finish
-from aenv.node.launches import alive
 from aenv.node.memos import Memos
 from aenv.node.residents import HotPause, Resident, Residents
+from aenv.node.starting import alive
 from aenv.node.usage import measure
 
 logger = logging.getLogger(__name__)

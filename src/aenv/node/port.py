@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from aenv.models.errors import CapabilityError
 from aenv.models.memory import MemoryReport
+from aenv.models.pools import PoolReport
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -47,7 +48,7 @@ class RunningSandbox:
     """``agent`` is dialled for AGENT_PORT, ``guest_host`` for every other guest port.
 
     ``restored`` says how it came back (None: a fresh boot), ``note`` why not as asked: a memory
-    image that could not be restored, for example.
+    image that could not be restored, for example. ``pooled``: of a machine that had been waiting.
     """
 
     sandbox_id: str
@@ -57,12 +58,13 @@ class RunningSandbox:
     engine: str
     restored: RestoreMode | None = None
     note: str | None = None
+    pooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """Capacity and use of the host: vCPUs and bytes. ``memory_available``/``disk_available`` are
-    measured now.
+    measured now. ``pools``: what waits for creates.
     """
 
     node_id: str
@@ -76,6 +78,7 @@ class NodeInfo:
     disk_available: int
     kernel: str
     machine: str
+    pools: PoolReport = field(default_factory=PoolReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +244,23 @@ class Node(ABC):
         """Compare it with its checksum. Raises EngineError naming what is damaged."""
         raise _no_snapshots()
 
-    async def claim(self, template: str, resources: Resources) -> str | None:
-        """The id of a machine that waits in the warm pool, now reserved for the create of a sandbox
-        of that id; None if there is none.
+    async def claim(
+        self,
+        template: str,
+        resources: Resources,
+        *,
+        snapshot: str | None = None,
+        engine: str | None = None,
+    ) -> str | None:
+        """The id of a machine that waits in the warm pool, now reserved for the :meth:`create` of a
+        sandbox of that id; None if there is none. A claim that nobody makes a sandbox of expires,
+        and so the machine.
         """
         return None
+
+    async def unclaim(self, sandbox_id: str) -> None:
+        """Give back a claim whose id was told to nobody. Idempotent."""
+        return
 
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...

@@ -46,6 +46,7 @@ class Resident:
     paused and its machine is frozen. ``lock`` is held by whoever freezes, thaws or copies it.
     ``restored``, ``note``: how it came back; ``failures``: what its guest could not do then.
     ``image``: the size in bytes of the memory it came back from; ``since`` (monotonic): it is here.
+    ``pooled``: it is made of a machine that waited.
     """
 
     sandbox_id: str
@@ -64,6 +65,7 @@ class Resident:
     restored: RestoreMode | None = None
     note: str | None = None
     failures: tuple[str, ...] = ()
+    pooled: bool = False
     log_seq: int | None = None
     image: int = 0
     since: float = field(default_factory=time.monotonic)
@@ -82,6 +84,7 @@ class Resident:
             engine=self.capabilities.engine,
             restored=self.restored,
             note=self.note,
+            pooled=self.pooled,
         )
 
 

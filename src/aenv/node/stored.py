@@ -40,14 +40,8 @@ class StoredSnapshots:
 
     async def delete(self, snapshot_id: str) -> None:
         """Free its bytes. Idempotent."""
-
-        async def drop_disk() -> None:
-            for engine in self._engines.started():
-                if engine.capabilities.disk_snapshot:
-                    await engine.drop_disk(snapshot_id)
-
         self._pauses.forget_snapshot(snapshot_id)
-        await self._store.delete(snapshot_id, drop_disk)
+        await self._store.delete(snapshot_id, lambda: self._engines.drop_disk(snapshot_id))
 
     async def verify(self, snapshot_id: str) -> None:
         """Raises NotFoundError, EngineError naming what is damaged."""

@@ -62,11 +62,21 @@ def _ports(settings: Settings) -> Iterator[str]:
 
 
 def _sizes(settings: Settings) -> Iterator[str]:
-    for name in ("pool_mb", "disk_reserve_mb", "memory_reserve_mb", "network_slots"):
+    for name in (
+        "pool_mb",
+        "disk_reserve_mb",
+        "memory_reserve_mb",
+        "network_slots",
+        "warm_max",
+    ):
         if getattr(settings, name) < 0:
             yield f"{name!r} must not be negative"
-    if settings.hot_memory_mb is not None and settings.hot_memory_mb < 0:
-        yield "'hot_memory_mb' must not be negative"
+    for name in ("hot_memory_mb", "warm_memory_mb"):
+        limit = getattr(settings, name)
+        if limit is not None and limit < 0:
+            yield f"{name!r} must not be negative"
+    if not _positive(settings.warm_idle):
+        yield "'warm_idle' must be a positive number of seconds"
     if not (_positive(settings.memory_overcommit) and settings.memory_overcommit >= 1):
         yield "'memory_overcommit' must be at least 1"
     if settings.idle_exit is not None and not _positive(settings.idle_exit):

@@ -25,8 +25,8 @@ NOT_REACHED = 42
 
 @dataclass(frozen=True)
 class Plan:
-    """``operation``: pause, keep, snapshot, resume-hot, resume-warm or fork. ``delay``: seconds
-    after its begin, instead of a ``point``.
+    """``operation``: pause, keep, snapshot, resume-hot, resume-warm, fork, pool (a machine waits)
+    or claim (one is made a sandbox). ``delay``: seconds after its begin, instead of a ``point``.
     """
 
     operation: str
@@ -76,6 +76,10 @@ async def operate(host: Host, guest: Guest, plan: Plan) -> None:
         case "fork":
             spec = make_spec(sandbox_id=plan.child_id, snapshot=plan.snapshot_id)
             await host.node.create(spec)
+        case "pool" | "claim":
+            await host.warm()
+            if plan.operation == "claim":
+                await host.claim()
         case _:
             await host.resume(guest, plan.snapshot_id)
 

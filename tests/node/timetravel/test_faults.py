@@ -187,7 +187,7 @@ async def test_room_for_a_create_is_made_of_what_is_paused(host: Host) -> None:
     names = [new_snapshot_id() for _ in guests]
     for guest, name in zip(guests, names, strict=True):
         await host.node.pause(guest.spec.sandbox_id, name)
-    admission = host.node._launcher._admission
+    admission = host.node._memory.admission
     measure = admission._measure
 
     def short_of_one():  # type: ignore[no-untyped-def]

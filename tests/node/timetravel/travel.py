@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.fakes.waiting import until
+
 from aenv.models.folders import Folders
 from aenv.models.ids import new_sandbox_id
 from aenv.models.sandboxes import NetworkPolicy, Resources
@@ -17,6 +19,7 @@ from aenv.node.host import open_host
 from aenv.node.hosts import measure_headroom
 from aenv.node.images import ImageStore
 from aenv.node.local import LocalNode, NodeParts
+from aenv.node.origins import Images
 from aenv.node.port import Adoption, AdoptRequest, RunningSandbox, SandboxSpec
 
 SMALL = Resources(cpu=2, memory_mb=512, disk_mb=512)
@@ -35,10 +38,10 @@ def settings_in(root: Path, *, hot_memory_mb: int = 4096) -> Settings:
     )
 
 
-def make_node(settings: Settings, agent: Path) -> LocalNode:
+def make_node(settings: Settings, agent: Path, images: Images | None = None) -> LocalNode:
     parts = NodeParts(
         engines=EngineSet(settings, ("gvisor", "process"), create_engine),
-        images=ImageStore(settings, open_host(settings)),
+        images=images or ImageStore(settings, open_host(settings)),
         agent=agent,
         measure=lambda: measure_headroom(settings.folders.data),
     )
@@ -147,6 +150,21 @@ class Host:
     async def create(self, **changes: object) -> Guest:
         spec = make_spec(**changes)
         return Guest(spec, await self.node.create(spec))
+
+    async def warm(self, machines: int = 1, template: str = TEMPLATE) -> None:
+        """Return when so many machines wait, after as many creates found none."""
+        for _ in range(machines):
+            assert await self.node.claim(template, SMALL) is None
+        await until(lambda: self.waiting() == machines, timeout=60)
+
+    async def claim(self, template: str = TEMPLATE, **changes: object) -> Guest:
+        """A sandbox that is made of a machine that waits."""
+        claimed = await self.node.claim(template, SMALL)
+        assert claimed is not None
+        return await self.create(template=template, sandbox_id=claimed, **changes)
+
+    def waiting(self) -> int:
+        return self.node._makers.pools.report().machines
 
     async def resume(self, guest: Guest, snapshot: str | None, **changes: object) -> Guest:
         spec = replace(guest.spec, snapshot=snapshot, **changes)  # type: ignore[arg-type]

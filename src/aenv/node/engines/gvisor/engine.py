@@ -42,7 +42,7 @@ from aenv.node.host import Host, open_host
 from aenv.node.host.cgroups import Cgroups
 from aenv.node.network.slots import Slot, SlotPool
 from aenv.node.runsc import Runsc as Found
-from aenv.node.runsc import find, keep
+from aenv.node.runsc import find, keep, pin
 from aenv.node.runsc.finder import releases
 from aenv.node.supervisor.client import SupervisorClient
 from aenv.store.private import make_private
@@ -78,6 +78,10 @@ class GVisorEngine(Engine):
         self._open: Parts | None = None
         self._host: Host | None = None
         self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def memory_format(self) -> str:
+        return f"{pin.VERSION} {cpu_features()}"
 
     async def probe(self) -> list[Finding]:
         try:
