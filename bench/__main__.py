@@ -16,7 +16,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import commands, creation, density, files, memory, peers, proxy, startup
+from bench import (
+    commands,
+    creation,
+    density,
+    files,
+    forks,
+    memory,
+    pauses,
+    peers,
+    proxy,
+    snapshots,
+    startup,
+)
 from bench.harness import Row
 
 WIDTH = 132
@@ -27,6 +39,9 @@ SCENARIOS: dict[str, Callable[[int], Iterable[Row]]] = {
     "files": files.run,
     "memory": memory.run,
     "density": density.run,
+    "pauses": pauses.run,
+    "snapshots": snapshots.run,
+    "forks": forks.run,
     "proxy": proxy.run,
     "peers": peers.run,
 }
