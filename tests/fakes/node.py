@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
 from aenv.models.memory import MemoryReport
+from aenv.models.pools import PoolReport
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -54,6 +55,7 @@ class Knobs:
     waiting: list[str] = field(default_factory=list)
     claim_error: Exception | None = None
     memory: MemoryReport = field(default_factory=MemoryReport)
+    pools: PoolReport = field(default_factory=PoolReport)
     start_error: Exception | None = None
     build: TemplateProgress | None = None
 
@@ -132,7 +134,8 @@ class FakeNode(Node):
         self._called("info", "")
         if self.knobs.info_error:
             raise self.knobs.info_error
-        return NodeInfo("n1", "0", (FAKE, PLAIN), 2, 1.0, 100, 60, 1000, 400, "6.0", "x86_64")
+        info = NodeInfo("n1", "0", (FAKE, PLAIN), 2, 1.0, 100, 60, 1000, 400, "6.0", "x86_64")
+        return replace(info, pools=self.knobs.pools)
 
     async def memory(self) -> MemoryReport:
         return self.knobs.memory

@@ -10,6 +10,7 @@ from tests.server.apis import Api, error_of
 
 from aenv.models.errors import EngineError
 from aenv.models.memory import MemoryReport, MemoryShare
+from aenv.models.pools import PoolReport, PoolShare
 from aenv.models.sandboxes import LogEntry
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 
@@ -197,6 +198,22 @@ class TestNodes:
         assert (memory["stalled"], memory["exhausted"]) == (0.25, True)
         assert (memory["demotions"], memory["refusals"]) == ({"hot": 3}, {"memory": 1, "disk": 2})
 
+    async def test_tell_what_waits_for_creates(self, api: Api) -> None:
+        api.node.knobs.pools = POOLS
+
+        (node,) = (await api.client.get("/nodes")).json()
+
+        assert node["pools"] == [
+            {
+                "template": "base",
+                "machineCount": 2,
+                "wantedCount": 3,
+                "memoryBytes": 40,
+                "hits": 7,
+                "misses": 1,
+            }
+        ]
+
 
 REPORT = MemoryReport(
     running=MemoryShare(2, 2000, 30),
@@ -208,9 +225,24 @@ REPORT = MemoryReport(
     relieved={"hot": 3},
     refusals={"memory": 1, "disk": 2},
 )
+POOLS = PoolReport((PoolShare("base", 2, 40, 3, 7, 1),), images=1, image_bytes=90)
 
 
 class TestPrometheus:
+    async def test_pools(self, api: Api) -> None:
+        api.node.knobs.pools = POOLS
+        text = (await api.client.get("/metrics")).text
+        for line in (
+            'aenv_pool_machines{template="base"} 2.0',
+            'aenv_pool_wanted_machines{template="base"} 3.0',
+            'aenv_pool_memory_bytes{template="base"} 40.0',
+            'aenv_pool_creates_total{outcome="hit",template="base"} 7.0',
+            'aenv_pool_creates_total{outcome="miss",template="base"} 1.0',
+            "aenv_template_images 1.0",
+            "aenv_template_image_bytes 90.0",
+        ):
+            assert line in text.splitlines()
+
     async def test_promised_and_used_memory(self, api: Api) -> None:
         api.node.knobs.memory = REPORT
         text = (await api.client.get("/metrics")).text

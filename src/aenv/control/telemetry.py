@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from aenv.control.memory_telemetry import MemoryCollector
+from aenv.control.pool_telemetry import PoolCollector
 from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import EndKind, SandboxState
 from aenv.models.snapshots import RestoreMode
@@ -82,7 +83,9 @@ class Telemetry:
         self._total = self._gauge("aenv_host_memory_total_bytes", "Memory of the host.")
         self._disk = self._gauge("aenv_host_disk_available_bytes", "Free disk of the host.")
         self._memory = MemoryCollector()
+        self._pools = PoolCollector()
         self.registry.register(self._memory)
+        self.registry.register(self._pools)
         self._sources: list[Source] = []
         self._gauges: dict[str, Gauge] = {}
 
@@ -127,6 +130,7 @@ class Telemetry:
     ) -> bytes:
         """The text of ``/metrics`` for the figures of this moment."""
         self._memory.report = memory
+        self._pools.report = host.pools if host is not None else None
         for state in LIVE:
             self._states.labels(state.value).set(usage.get(state, Usage()).sandboxes)
         held = (used for state, used in usage.items() if state is not SandboxState.PAUSED)

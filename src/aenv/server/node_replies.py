@@ -6,6 +6,7 @@ from pydantic import Field
 
 from aenv.control.hosts import HostReport
 from aenv.models.memory import MemoryReport, MemoryShare
+from aenv.models.pools import PoolShare
 from aenv.models.sandboxes import SandboxState
 from aenv.server.wire import Reply
 
@@ -73,6 +74,30 @@ class MemoryReply(Reply):
         )
 
 
+class PoolReply(Reply):
+    """Ours. Machines of one template that wait for creates. ``hits``, ``misses``: creates since the
+    server's start that took one, or found none.
+    """
+
+    template: str
+    machine_count: int
+    wanted_count: int
+    memory_bytes: int
+    hits: int
+    misses: int
+
+    @classmethod
+    def of(cls, share: PoolShare) -> PoolReply:
+        return cls(
+            template=share.template,
+            machine_count=share.machines,
+            wanted_count=share.wanted,
+            memory_bytes=share.memory,
+            hits=share.hits,
+            misses=share.misses,
+        )
+
+
 class NodeReply(Reply):
     id: str
     version: str
@@ -85,6 +110,7 @@ class NodeReply(Reply):
     machine_info: MachineInfo
     metrics: NodeMetrics
     memory: MemoryReply
+    pools: list[PoolReply]
 
     @classmethod
     def of(cls, report: HostReport) -> NodeReply:
@@ -118,6 +144,7 @@ class NodeReply(Reply):
                 ],
             ),
             memory=MemoryReply.of(report.memory),
+            pools=[PoolReply.of(share) for share in info.pools.shares],
         )
 
 

@@ -111,7 +111,9 @@ class Pools:
         try:
             yield pooled.waiting
         finally:
-            if not pooled.waiting.taken:
+            used = pooled.waiting.taken
+            (self._shelf.hits if used else self._shelf.misses)[key.template] += 1
+            if not used:
                 await finish(self._shelf.discard([pooled]))
 
     async def abandon(self, sandbox_id: str) -> None:

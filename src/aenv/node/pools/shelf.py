@@ -61,7 +61,6 @@ class Shelf:
         if not ready:
             self.misses[key.template] += 1
             return None
-        self.hits[key.template] += 1
         pooled = ready.pop()
         pooled.let_go()
         loop = asyncio.get_running_loop()
@@ -71,7 +70,6 @@ class Shelf:
 
     def unclaim(self, sandbox_id: str) -> None:
         if (pooled := self.take(sandbox_id)) is not None:
-            self.hits[pooled.key.template] -= 1
             self._put(pooled)
 
     def take(self, sandbox_id: str) -> Pooled | None:
