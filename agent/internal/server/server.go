@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"aenv.dev/agent/internal/auth"
+	"aenv.dev/agent/internal/builds"
 	"aenv.dev/agent/internal/clock"
 	"aenv.dev/agent/internal/files"
 	"aenv.dev/agent/internal/filesystem"
@@ -86,6 +87,9 @@ func New(config Config) (*Agent, error) {
 		Settings: store, Guard: guard, Log: ring, System: config.System, Sync: config.Sync, Restorer: restorer,
 		Processes: func() int { return len(engine.List()) }, Version: config.Version, Started: time.Now(),
 	}).Routes(mux)
+	if config.System != nil {
+		(&builds.Builds{Identity: resolver, Clock: running, Etc: config.System.Etc, Homes: "/home"}).Routes(mux, guard.Host)
+	}
 	path, handler := processconnect.NewProcessHandler(processes, options()...)
 	mux.Handle(path, guard.Token(process.LimitRunningTime(handler)))
 	path, handler = filesystemconnect.NewFilesystemHandler(
