@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 import aenv
 from aenv.control.system import System
 from aenv.server import errors, unbuilt
 from aenv.server.auth import Authenticated
 from aenv.server.middleware import Limited, Observed
+from aenv.server.openapi import document_of
 from aenv.server.routers import (
     lifecycles,
     observations,
@@ -43,7 +43,7 @@ def create_app(system: System) -> FastAPI:
 
 def document() -> dict[str, Any]:
     """The OpenAPI document, without a system."""
-    return _openapi(_routes())
+    return document_of(_routes())
 
 
 def _routes() -> FastAPI:
@@ -58,23 +58,5 @@ def _routes() -> FastAPI:
         app.include_router(router)
     app.include_router(unbuilt.router())
     app.include_router(templates.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
     return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, told that invalid requests get 400, and how the key is sent."""
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        for path, operations_ in schema["paths"].items():
-            for operation in operations_.values():
-                operation["responses"].pop("422", None)
-                if path != "/health":
-                    operation["security"] = [{"ApiKey": []}]
-        schema["components"]["securitySchemes"] = {
-            "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"}
-        }
-        for name in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(name, None)
-        app.openapi_schema = schema
-    return app.openapi_schema

@@ -90,8 +90,22 @@ def _load_app() -> None:
     """The web framework is a third of a start's imports: they run while the node waits for its
     tools.
     """
+    with _models_built_when_used():
+        import fastapi  # noqa: F401
     import aenv.server.app
     import aenv.server.proxy  # noqa: F401
+
+
+@contextmanager
+def _models_built_when_used() -> Iterator[None]:
+    """Of FastAPI's own models most are for the OpenAPI document: a start does not pay for them."""
+    from pydantic import BaseModel
+
+    BaseModel.model_config["defer_build"] = True
+    try:
+        yield
+    finally:
+        del BaseModel.model_config["defer_build"]
 
 
 class Server(uvicorn.Server):

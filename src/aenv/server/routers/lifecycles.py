@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from aenv.server import bodies, replies
 from aenv.server import snapshot_replies as snapshots
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["lifecycles"])
 RESUME_FAILS = fails(404, 409, 429, 503, 507)

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query
 
 from aenv.control.observations import LogRequest
 from aenv.server import replies
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["observations"])
 UnixSeconds = Annotated[float | None, Query(ge=0, le=253402300799, allow_inf_nan=False)]

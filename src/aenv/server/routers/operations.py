@@ -10,7 +10,8 @@ from starlette.responses import Response
 from aenv.control.telemetry import CONTENT_TYPE
 from aenv.server import bodies
 from aenv.server import node_replies as replies
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["operations"])
 TEXT: dict[str, Any] = {"content": {"text/plain": {"schema": {"type": "string"}}}}

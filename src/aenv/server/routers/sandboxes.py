@@ -10,7 +10,8 @@ from starlette.responses import Response
 from aenv.control.listing import STATES, ListRequest, metadata_filter, nanoseconds
 from aenv.server import bodies, replies
 from aenv.server.bodies import IdempotencyKey, listed
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["sandboxes"])
 CREATE_FAILS = fails(404, 409, 429, 501, 503, 507)

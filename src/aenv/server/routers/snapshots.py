@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from aenv.control.snapshots import SnapshotRequest
 from aenv.server import snapshot_replies as replies
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["snapshots"])
 

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from aenv.models.templates import TemplateProgress
 from aenv.server import template_replies as replies
-from aenv.server.routing import Caller, System, fails
+from aenv.server.openapi import fails
+from aenv.server.routing import Caller, System
 
 router = APIRouter(tags=["templates"])
 
