@@ -39,6 +39,22 @@ async def test_requests_are_held_only_while_the_source_is_frozen(house: House) -
     assert calls == ["settle", "snapshot"]
 
 
+async def test_requests_go_on_before_the_image_of_their_sandbox_is_on_disk(house: House) -> None:
+    gate = FakeGate()
+    house.system.doors.attach(gate)
+    record = await house.create()
+    house.node.knobs.publish_gate = asyncio.Event()
+
+    taking = asyncio.create_task(house.snapshot(record.id))
+    await until(lambda: house.node.count("snapshot") and not gate.held)
+
+    assert not taking.done()
+    assert house.node.images == {}
+    house.node.knobs.publish_gate.set()
+    kept = await taking
+    assert set(house.node.images) == {kept.id}
+
+
 @pytest.mark.parametrize("error", [DiskFullError("no room"), CapabilityError("cannot")])
 async def test_a_snapshot_that_fails_leaves_nothing(house: House, error: Exception) -> None:
     gate = FakeGate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
@@ -38,6 +38,7 @@ class Knobs:
     create_gate: asyncio.Event | None = None
     destroy_gate: asyncio.Event | None = None
     snapshot_gate: asyncio.Event | None = None
+    publish_gate: asyncio.Event | None = None
     pause_gate: asyncio.Event | None = None
     resume_gate: asyncio.Event | None = None
     snapshot_errors: list[Exception] = field(default_factory=list)
@@ -234,7 +235,13 @@ class FakeNode(Node):
         self._called("settle", sandbox_id)
 
     async def snapshot(
-        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+        self,
+        sandbox_id: str,
+        snapshot_id: str,
+        *,
+        memory: bool = True,
+        parent: str | None = None,
+        thawed: Callable[[], Awaitable[None]] | None = None,
     ) -> SnapshotImage:
         self._called("snapshot", sandbox_id)
         self.frozen.add(sandbox_id)
@@ -243,9 +250,13 @@ class FakeNode(Node):
                 await self.knobs.snapshot_gate.wait()
             if self.knobs.snapshot_errors:
                 raise self.knobs.snapshot_errors.pop(0)
-            return self._keep(sandbox_id, snapshot_id, memory, parent)
         finally:
             self.frozen.discard(sandbox_id)
+        if thawed is not None:
+            await thawed()
+        if self.knobs.publish_gate:
+            await self.knobs.publish_gate.wait()
+        return self._keep(sandbox_id, snapshot_id, memory, parent)
 
     async def pause(
         self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None

@@ -5,9 +5,11 @@ Control shuts a door, the data plane's gate does the holding; without a gate not
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
+
+Open = Callable[[], Awaitable[None]]
 
 
 class Gate(Protocol):
@@ -27,14 +29,12 @@ class Doors:
         self._gate = gate
 
     @asynccontextmanager
-    async def shut(self, sandbox_id: str) -> AsyncIterator[None]:
-        """Requests to the sandbox wait, and go on after the block wherever the route then leads."""
-        gate = self._gate
-        if gate is None:
-            yield
-            return
-        await gate.hold(sandbox_id)
-        try:
-            yield
-        finally:
-            await gate.release(sandbox_id)
+    async def shut(self, sandbox_id: str) -> AsyncIterator[Open]:
+        """Requests to the sandbox wait, and go on wherever the route then leads: after the block,
+        or from when what is yielded is called.
+        """
+        async with AsyncExitStack() as opening:
+            if (gate := self._gate) is not None:
+                await gate.hold(sandbox_id)
+                opening.push_async_callback(gate.release, sandbox_id)
+            yield opening.aclose

@@ -165,9 +165,13 @@ class Snapshots:
                     f"the agent of sandbox {sandbox.id} does not answer; no snapshot was taken"
                 )
             await self._s.node.settle(sandbox.id)
-            async with self._s.doors.shut(sandbox.id):
+            async with self._s.doors.shut(sandbox.id) as open_again:
                 image = await self._s.node.snapshot(
-                    sandbox.id, snapshot_id, memory=memory, parent=sandbox.parent_snapshot
+                    sandbox.id,
+                    snapshot_id,
+                    memory=memory,
+                    parent=sandbox.parent_snapshot,
+                    thawed=open_again,
                 )
         return self._images.record(image, sandbox, kind, naming)
 

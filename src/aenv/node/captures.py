@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +48,15 @@ class Pins(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to capture. ``operation`` names it in faults and messages."""
+    """What to capture. ``operation`` names it in faults and messages. ``thawed`` is called as soon
+    as the sandbox runs on.
+    """
 
     operation: str
     snapshot_id: str
     memory: bool
     parent: str | None
+    thawed: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ class Capturer:
                 await faults.reach(f"{order.operation}.copied")
                 if not stay_frozen:
                     await finish(_thaw(resident))
+                    if order.thawed is not None:
+                        await order.thawed()
             except BaseException:
                 await finish(_drop(engine, order.snapshot_id))
                 if not stay_frozen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.memory import MemoryReport
@@ -164,11 +164,17 @@ class LocalNode(Node):
     async def snapshot(
         self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
     ) -> SnapshotImage:
-        order = Order("snapshot", snapshot_id, memory, parent)
+        order = Order("snapshot", snapshot_id, memory, parent, thawed)
         return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
 
     async def pause(
-        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+        self,
+        sandbox_id: str,
+        snapshot_id: str,
+        *,
+        memory: bool = True,
+        parent: str | None = None,
+        thawed: Callable[[], Awaitable[None]] | None = None,
     ) -> SnapshotImage:
         order = Order("pause", snapshot_id, memory, parent)
         return await self._pauses.pause(*await self._whose(sandbox_id), order)

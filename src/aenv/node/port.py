@@ -5,7 +5,7 @@ the same face.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from aenv.models.errors import CapabilityError
@@ -196,12 +196,19 @@ class Node(ABC):
         raise _no_snapshots()
 
     async def snapshot(
-        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
+        self,
+        sandbox_id: str,
+        snapshot_id: str,
+        *,
+        memory: bool = True,
+        parent: str | None = None,
+        thawed: Callable[[], Awaitable[None]] | None = None,
     ) -> SnapshotImage:
         """Keep the sandbox's disk (and memory) of one moment; it runs on. Whole or absent.
 
-        It is frozen for the shortest time; the caller holds its requests meanwhile. Raises
-        DiskFullError (the sandbox runs on), CapabilityError, EngineError.
+        It is frozen for the shortest time; the caller holds its requests meanwhile, until
+        ``thawed`` is called. That comes before the image is on disk, and not when it fails earlier.
+        Raises DiskFullError (the sandbox runs on), CapabilityError, EngineError.
         """
         raise _no_snapshots()
 
