@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,17 +20,17 @@ from aenv.models.errors import (
     NotFoundError,
 )
 from aenv.models.sandboxes import Resources
-from aenv.node.snapshots import manifest
+from aenv.node.snapshots import checksums, manifest
 from aenv.node.snapshots.manifest import Manifest, Private, memory_files
 from aenv.node.snapshots.store import SnapshotStore
 
-ONE, TWO = "s" + "1" * 19, "s" + "2" * 19
+ONE, TWO, THREE = "s" + "1" * 19, "s" + "2" * 19, "s" + "3" * 19
 PRIVATE = Private("host-secret", {"A": "1", "KEY": "x"}, frozenset({"KEY"}))
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SnapshotStore]:
-    store = SnapshotStore(tmp_path / "snapshots")
+    store = SnapshotStore(tmp_path / "snapshots", lull=0)
     await store.open(frozenset())
     yield store
     await store.close()
@@ -116,6 +117,29 @@ async def test_a_checksum_is_added_later_and_tells_of_damage(store: SnapshotStor
     again = SnapshotStore(folder.parent)
     await again.open(frozenset({ONE}))
     assert again.get(ONE).checksum == store.get(ONE).checksum
+
+
+async def test_a_snapshot_that_is_deleted_soon_is_not_read_for_a_checksum(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    going_on = threading.Event()
+
+    def add(folder: Path) -> str:
+        read.append(folder.name)
+        going_on.wait(30)
+        return "sum"
+
+    monkeypatch.setattr(checksums, "add", add)
+    await keep(store, ONE)
+    await until(lambda: read == [ONE])
+    await keep(store, TWO)
+    await store.delete(TWO, nothing)
+    await keep(store, THREE)
+    going_on.set()
+
+    await until(lambda: store.get(THREE).checksum == "sum")
+    assert read == [ONE, THREE]
 
 
 async def test_a_truncated_or_missing_file_makes_a_memory_unusable(store: SnapshotStore) -> None:

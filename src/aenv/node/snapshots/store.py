@@ -12,7 +12,10 @@ import errno
 import logging
 import os
 import shutil
+import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +34,12 @@ from aenv.node.snapshots.manifest import MEMORY, Manifest, Private
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
+_SYNCS = 16
+"""Files that are fsynced at once: the file system commits them together."""
+_LULL = 2.0
+"""Seconds a checksum waits: the processors belong to whoever asked for the snapshot, and many a
+snapshot is gone by then.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +68,11 @@ class Draft:
 
 
 class SnapshotStore:
-    def __init__(self, folder: Path) -> None:
+    """``lull``: seconds a checksum waits before it is computed."""
+
+    def __init__(self, folder: Path, *, lull: float = _LULL) -> None:
         self._folder = folder
+        self._lull = lull
         self._found: dict[str, Stored] = {}
         self._drafts: set[str] = set()
         self._unsummed: asyncio.Queue[Stored] = asyncio.Queue()
@@ -176,9 +188,12 @@ class SnapshotStore:
 
     async def _sum_all(self) -> None:
         while not self._unsummed.empty():
+            await asyncio.sleep(self._lull)
             stored = self._unsummed.get_nowait()
+            if self._found.get(stored.manifest.id) is not stored:
+                continue
             try:
-                self._sum = asyncio.create_task(asyncio.to_thread(checksums.add, stored.folder))
+                self._sum = asyncio.create_task(_patiently(checksums.add, stored.folder))
                 stored.checksum = await asyncio.shield(self._sum)
             except OSError as error:  # deleted, or a full disk: a restart tries again
                 logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
@@ -199,6 +214,17 @@ class SnapshotStore:
         return found
 
 
+async def _patiently(work: Callable[[Path], str], folder: Path) -> str:
+    """In a thread that runs when nobody else wants the processor."""
+    with ThreadPoolExecutor(1, "aenv-checksum", initializer=_give_way) as patient:
+        return await asyncio.get_running_loop().run_in_executor(patient, work, folder)
+
+
+def _give_way() -> None:
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
 def _make_empty(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
@@ -206,10 +232,8 @@ def _make_empty(folder: Path) -> None:
 
 def _seal(folder: Path, place: Path, facts: Manifest, private: Private) -> None:
     manifest.write(folder, facts, private)
-    for parent, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            _fsync(Path(parent, name))
-        _fsync(Path(parent))
+    with ThreadPoolExecutor(_SYNCS, "aenv-fsync") as syncs:
+        list(syncs.map(_fsync, [folder, *folder.rglob("*")]))
     folder.rename(place)
     _fsync(place.parent)
 
