@@ -17,6 +17,7 @@ from aenv import Sandbox
 from aenv.models.folders import Folders
 from aenv.models.settings import Settings
 from aenv.node.host import open_host
+from aenv.node.host.cgroups import Cgroups
 from aenv.node.images import ImageStore
 from aenv.node.runsc import find
 from bench.harness import API_KEY, Row, interleave, live_server, spread
@@ -76,7 +77,7 @@ def raw_machine(folders: Folders) -> Iterator[Callable[[], object]]:
             options = f"lowerdir={work}/lower,upperdir={work}/upper,workdir={work}/work"
             mount = ["mount", "-t", "overlay", "overlay", "-o", options, str(work / "merged")]
             subprocess.run(mount, check=True)
-            (work / "config.json").write_text(json.dumps(_config(work, name)))
+            (work / "config.json").write_text(json.dumps(_config(work, name, folders.instance)))
             flags = [f"--root={work}/state", "--platform=systrap", "--overlay2=none"]
             command = [str(binary), *flags, "run", f"-bundle={work}", name]
             yield lambda: subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -108,7 +109,7 @@ async def _mount_image(folders: Folders, work: Path) -> None:
     await images.close()
 
 
-def _config(work: Path, netns: str) -> dict[str, Any]:
+def _config(work: Path, netns: str, instance: str) -> dict[str, Any]:
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
@@ -128,7 +129,7 @@ def _config(work: Path, netns: str) -> dict[str, Any]:
         },
         "mounts": mounts,
         "linux": {
-            "cgroupsPath": f"/{netns}",
+            "cgroupsPath": Cgroups(instance).path(netns),
             "resources": limits,
             "namespaces": namespaces,
         },

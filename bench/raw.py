@@ -181,8 +181,9 @@ class Place:
     def _write_bundle(self) -> None:
         config = json.loads(json.dumps(self._image.config))
         config["root"]["path"] = str(self._folder / "merged")
-        if "cgroupsPath" in config["linux"]:
-            config["linux"]["cgroupsPath"] = f"/{self.name}"
+        if "cgroupsPath" in config["linux"]:  # beside ours: sandboxes share their parent's time
+            parent = config["linux"]["cgroupsPath"].rpartition("/")[0]
+            config["linux"]["cgroupsPath"] = f"{parent}/{self.name}"
         for namespace in config["linux"]["namespaces"]:
             if namespace["type"] == "network":
                 namespace["path"] = f"/run/netns/{self.name}"
