@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, Self
 
 from aenv.models.sandboxes import Resources
 
@@ -49,6 +51,35 @@ class ImageFacts:
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFacts:
+    """What a built template says in place of the image below it. ``user`` runs commands where
+    nobody is named, in ``workdir`` ("": the user's home), with ``env``. ``start_cmd`` runs in it,
+    and it is ready when ``ready_cmd`` succeeds.
+    """
+
+    user: str = "user"
+    workdir: str = ""
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    start_cmd: str | None = None
+    ready_cmd: str | None = None
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any] | None) -> Self | None:
+        return None if content is None else cls(**content)
+
+    def over(self, info: TemplateInfo) -> TemplateInfo:
+        """The template as a guest of these facts sees it."""
+        return replace(
+            info,
+            default_user=self.user,
+            workdir=self.workdir or f"/home/{self.user}",
+            env=dict(self.env),
+            start_cmd=self.start_cmd,
+            ready_cmd=self.ready_cmd,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ class Adopter:
         if memo is None:  # it was started by a server that wrote none
             resources = request.resources or Resources()
             memo = Memo(request.template, info.digest, resources, ready=True)
+        info = memo.facts.over(info) if memo.facts else info
         resident = Resident(request.sandbox_id, machine, engine.capabilities, agent, info)
         resident.memo = memo
         return resident

@@ -50,6 +50,10 @@ class AgentClient:
         self._access_token = access_token
 
     @property
+    def access_token(self) -> str:
+        return self._access_token
+
+    @property
     def host_secret(self) -> str:
         return self._host_headers["x-aenv-host-secret"]
 

@@ -21,6 +21,7 @@ MAX_ANSWER = 64 * 1024
 MAX_LINES = 8 * 1024 * 1024
 """Bytes of a page of log lines: a MiB of text, escaped at its worst."""
 _MAX_MESSAGE = 16 * 1024
+_MAX_EVENT = 4 * 1024 * 1024
 _MAX_FAILURES = 32
 
 
@@ -164,21 +165,31 @@ def read_lines(reply: Reply, *, after: int, limit: int) -> AgentLines:
 
 async def process_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
     """The ``event`` of each message of a Connect stream; an error at its end is raised."""
+    async for message in process_messages(chunks):
+        if error := message.get("error"):
+            raise AgentUnreachableError(f"the guest agent refused a command: {error}")
+        if isinstance(event := message.get("event"), dict):
+            yield event
+
+
+async def process_messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """The messages of a Connect stream; one with an ``error`` may be its last."""
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk
         while len(buffer) >= 5:
             flags, length = struct.unpack_from(">BI", buffer)
+            if length > _MAX_EVENT:
+                raise _nonsense("process.Process/Start")
             if len(buffer) < 5 + length:
                 break
             message = _json_object(bytes(buffer[5 : 5 + length]), "process.Process/Start")
             del buffer[: 5 + length]
             if flags & 2:
-                if error := message.get("error"):
-                    raise AgentUnreachableError(f"the guest agent refused a command: {error}")
+                if message.get("error"):
+                    yield message
                 return
-            if isinstance(event := message.get("event"), dict):
-                yield event
+            yield message
 
 
 def output_of(event: Mapping[str, Any]) -> bytes:

@@ -62,6 +62,7 @@ class BakeKey:
 
     @classmethod
     def in_manifest(cls, facts: Manifest, engine: Engine, info: TemplateInfo) -> BakeKey:
+        info = facts.facts.over(info) if facts.facts else info
         return cls(info, facts.resources, facts.engine, engine.memory_format, facts.parent)
 
     def facts(self) -> dict[str, object]:

@@ -149,6 +149,7 @@ class Capturer:
             memory=await asyncio.to_thread(memory_files, image.path) if image else {},
             parent=order.parent,
             log_seq=self._logs.seen(resident.sandbox_id),
+            facts=memo.facts,
         )
         private = Private(resident.agent.host_secret, memo.env_vars, frozenset(memo.secret_env))
         try:

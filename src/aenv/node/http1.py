@@ -77,6 +77,22 @@ class Connection:
         chunks = [chunk async for chunk in self.chunks(parsed)]
         return Reply(parsed.status, b"".join(chunks))
 
+    async def upload(
+        self, path: str, headers: Mapping[str, str], content: AsyncIterator[bytes], size: int
+    ) -> Reply:
+        """POST ``size`` bytes as they come, and read the reply, also one that comes early."""
+        self._writer.write(self._head("POST", path, headers, size))
+        try:
+            async for chunk in content:
+                self._writer.write(chunk)
+                await self._writer.drain()
+        except ConnectionError:
+            pass  # the peer has answered already, or is gone: reading tells
+        parsed = ReplyParser(limit=MAX_HEAD)
+        while not parsed.head_complete:
+            await self._feed(parsed)
+        return Reply(parsed.status, b"".join([chunk async for chunk in self.chunks(parsed)]))
+
     async def begin(
         self,
         method: str,
@@ -87,15 +103,18 @@ class Connection:
         limit: int | None = None,
     ) -> ReplyParser:
         """Send one request, return at the reply's head; :meth:`chunks` reads on."""
-        lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        lines += [f"content-length: {len(body)}", "", ""]
-        self._writer.write("\r\n".join(lines).encode() + body)
+        self._writer.write(self._head(method, path, headers, len(body)) + body)
         await self._writer.drain()
         parsed = ReplyParser(limit=MAX_REPLY if limit is None else limit)
         while not parsed.head_complete:
             await self._feed(parsed)
         return parsed
+
+    def _head(self, method: str, path: str, headers: Mapping[str, str], size: int) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", f"host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"content-length: {size}", "", ""]
+        return "\r\n".join(lines).encode()
 
     async def chunks(self, parsed: ReplyParser) -> AsyncIterator[bytes]:
         while True:

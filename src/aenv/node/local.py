@@ -26,6 +26,7 @@ from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node import leftovers
 from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
+from aenv.node.agentwork import AgentWorkbench
 from aenv.node.arrivals import Arrivals
 from aenv.node.captures import Capturer, Order
 from aenv.node.engine import Engine, Finding
@@ -45,6 +46,7 @@ from aenv.node.residents import Resident, Residents
 from aenv.node.snapshots.store import SnapshotStore
 from aenv.node.stored import StoredSnapshots
 from aenv.node.usage import MemoryUse
+from aenv.node.workbench import Workbench
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +162,9 @@ class LocalNode(Node):
 
     async def settle(self, sandbox_id: str) -> None:
         await self._resident(sandbox_id).machine.sync()
+
+    async def workbench(self, sandbox_id: str) -> Workbench:
+        return AgentWorkbench(self._resident(sandbox_id), self._memos)
 
     async def snapshot(
         self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None

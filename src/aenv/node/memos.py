@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from aenv.models.sandboxes import Resources
+from aenv.models.templates import GuestFacts
 
 _VERSION = 1
 
@@ -19,7 +20,8 @@ _VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Memo:
     """``template``, ``digest``: what it was started from. ``ready``: its guest was told who it is.
-    ``paused_as``: the snapshot that a frozen machine can be restored from.
+    ``paused_as``: the snapshot that a frozen machine can be restored from. ``facts``: what its
+    guest was told in place of what the template says.
     """
 
     template: str
@@ -29,6 +31,7 @@ class Memo:
     secret_env: tuple[str, ...] = ()
     ready: bool = False
     paused_as: str | None = None
+    facts: GuestFacts | None = None
 
 
 class Memos:
@@ -52,7 +55,8 @@ class Memos:
             if found.pop("version") != _VERSION:
                 return None
             found["secret_env"] = tuple(found["secret_env"])
-            return Memo(resources=Resources(**found.pop("resources")), **found)
+            facts = GuestFacts.from_json(found.pop("facts", None))
+            return Memo(resources=Resources(**found.pop("resources")), facts=facts, **found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aenv.models.errors import AenvError, NotFoundError, TemplateBuildError, TemplateNotReadyError
-from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.bakes import BakeKey, Bakes, Use
 from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
 from aenv.node.memos import Memo
@@ -48,6 +48,7 @@ class Images(Protocol):
 class Origin:
     """``memory`` opens the memory image, and raises ImageUnusableError when it is damaged; None:
     boot. ``note`` says why not as asked. ``plain``: ``stored`` is a baked image of that origin.
+    ``facts``: what ``info`` says of the guest is theirs.
     """
 
     info: TemplateInfo
@@ -57,6 +58,7 @@ class Origin:
     same_life: bool = False
     note: str | None = None
     plain: Origin | None = None
+    facts: GuestFacts | None = None
 
     @property
     def has_commands(self) -> bool:
@@ -114,7 +116,12 @@ class Origin:
             spec.resources,
             dict(spec.env_vars),
             tuple(sorted(spec.secret_env)),
+            facts=self.facts,
         )
+
+    def told(self, facts: GuestFacts | None) -> Origin:
+        """With ``facts`` about the guest, if there are any."""
+        return replace(self, info=facts.over(self.info), facts=facts) if facts else self
 
 
 class Origins:
@@ -131,7 +138,7 @@ class Origins:
 
         Raises NotFoundError, TemplateNotReadyError (its build is joined), CapabilityError.
         """
-        fresh = Origin(*await self._open(engine, spec.template))
+        fresh = Origin(*await self._open(engine, spec.template)).told(spec.facts)
         key = BakeKey.of(spec, engine, fresh.info)
         async with self._bakes.using(key, use, commands=fresh.has_commands) as baked:
             yield fresh.baked(baked)
@@ -154,6 +161,7 @@ class Origins:
     ) -> AsyncIterator[Origin]:
         """The snapshot as asked for; without its memory if the image below it is not the same."""
         facts = stored.manifest
+        told = spec.facts or facts.facts
         exact = await self._images.open_exact(facts.template, facts.template_digest)
         if exact is None:
             info, rootfs = await self._open(engine, facts.template)
@@ -161,12 +169,12 @@ class Origins:
                 f"the image of template {facts.template!r} below the snapshot is gone: its disk "
                 "was started on the present one"
             )
-            yield Origin(info, rootfs, stored, None, same_life, note)
+            yield Origin(info, rootfs, stored, None, same_life, note).told(told)
             return
         from_memory = facts.has_memory and not spec.reboot
         memory = (lambda: facts.memory_image(stored.folder)) if from_memory else None
-        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life)
-        key = BakeKey.of(spec, engine, exact.info)
+        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life).told(told)
+        key = BakeKey.of(spec, engine, origin.info)
         use = Use.NEVER if same_life or spec.reboot else use
         async with self._bakes.using(key, use, commands=True) as baked:
             yield origin.baked(baked)

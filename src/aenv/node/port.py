@@ -19,8 +19,9 @@ from aenv.models.sandboxes import (
     SandboxMetrics,
 )
 from aenv.models.snapshots import RestoreMode, SnapshotImage
-from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.engine import Address, Capabilities, Finding
+from aenv.node.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class SandboxSpec:
     """Names in ``env_vars`` that forks of this sandbox are not given."""
     reboot: bool = False
     """Boot from the snapshot's disk although it has memory, and although the machine is hot."""
+    facts: GuestFacts | None = None
+    """In place of what the template or the snapshot says of its guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,10 @@ class Node(ABC):
     async def unclaim(self, sandbox_id: str) -> None:
         """Give back a claim whose id was told to nobody. Idempotent."""
         return
+
+    async def workbench(self, sandbox_id: str) -> Workbench:
+        """To build in a sandbox that runs here. NotFoundError."""
+        raise CapabilityError("this node builds no templates")
 
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...

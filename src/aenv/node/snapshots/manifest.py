@@ -14,6 +14,7 @@ from typing import Any
 from aenv.models.errors import EngineError, ImageUnusableError
 from aenv.models.sandboxes import Resources
 from aenv.models.snapshots import Fingerprint
+from aenv.models.templates import GuestFacts
 from aenv.node.engine import MemoryImage
 
 VERSION = 1
@@ -25,7 +26,8 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """``memory``: the size of each file of the memory image, empty without memory. ``log_seq``: how
-    much of the guest's log was fetched before.
+    much of the guest's log was fetched before. ``facts``: what its guest is told in place of what
+    the template says.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Manifest:
     memory: dict[str, int] = field(default_factory=dict)
     parent: str | None = None
     log_seq: int = 0
+    facts: GuestFacts | None = None
 
     @property
     def has_memory(self) -> bool:
@@ -98,11 +101,12 @@ def read(folder: Path) -> tuple[Manifest, Private]:
         found = migrated(json.loads((folder / MANIFEST).read_text()))
         found.pop("version")
         resources = Resources(**found.pop("resources"))
+        facts = GuestFacts.from_json(found.pop("facts", None))
         secrets = json.loads((folder / PRIVATE).read_text())
         private = Private(
             secrets["host_secret"], secrets["env_vars"], frozenset(secrets["secret_env"])
         )
-        return Manifest(resources=resources, **found), private
+        return Manifest(resources=resources, facts=facts, **found), private
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EngineError(f"the snapshot in {folder} cannot be read: {error!r}") from error
 

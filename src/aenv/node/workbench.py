@@ -1,0 +1,101 @@
+"""What building a template does inside a sandbox: the port, and its models.
+
+Everything here runs in the guest, as a user of the guest; nothing that it is given is looked into
+on the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from aenv.models.errors import EnvironmentFaultError
+from aenv.models.templates import GuestFacts
+
+
+class StepError(EnvironmentFaultError):
+    """The guest refuses what a step asks, in its own words: an unknown user, a bad archive."""
+
+    code = "build_step_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestCommand:
+    """``command`` for a login shell, or the words of a program. ``cwd`` "": the user's home.
+    ``timeout`` in seconds: it is killed then.
+    """
+
+    command: str | tuple[str, ...]
+    user: str
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float = 3600.0
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        if isinstance(self.command, str):
+            return ("/bin/bash", "-l", "-c", self.command)
+        return self.command
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of what a command wrote, on ``stdout`` or ``stderr``; it may end within a letter."""
+
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """``status`` in the guest's words: "exit status 2", "signal: killed"."""
+
+    exit_code: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTarget:
+    """Where the files of a COPY go. ``source``: what was named of the context. ``path``, where it
+    is relative, is below the working directory of ``user``; ``owner`` "" means ``user``; ``mode``
+    is octal, "": as archived.
+    """
+
+    source: str
+    path: str
+    user: str
+    owner: str = ""
+    mode: str = ""
+
+
+class Workbench(ABC):
+    """All raise StepError, AgentUnreachableError when the sandbox is gone, DiskFullError."""
+
+    @abstractmethod
+    def run(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
+        """Its output as it comes; :class:`Ended` is the last."""
+
+    @abstractmethod
+    async def spawn(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
+        """Start it; it runs on when nobody reads what it writes any more."""
+
+    @abstractmethod
+    async def unpack(self, archive: AsyncIterator[bytes], size: int, target: CopyTarget) -> int:
+        """Put a tar of ``size`` bytes, gzipped or not, where it belongs; the number of entries."""
+
+    @abstractmethod
+    async def make_folder(self, path: str, user: str) -> None:
+        """With its parents, and the user's."""
+
+    @abstractmethod
+    async def make_user(self, name: str) -> None:
+        """An account with a home that may become root, unless it is there."""
+
+    @abstractmethod
+    async def write_file(self, path: str, content: bytes) -> None:
+        """As root; parents are made."""
+
+    @abstractmethod
+    async def declare(self, facts: GuestFacts) -> None:
+        """What sandboxes from snapshots of this one are told, instead of what it was told."""
