@@ -167,12 +167,6 @@ class LocalNode(Node):
         return AgentWorkbench(self._resident(sandbox_id), self._memos)
 
     async def snapshot(
-        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
-    ) -> SnapshotImage:
-        order = Order("snapshot", snapshot_id, memory, parent, thawed)
-        return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
-
-    async def pause(
         self,
         sandbox_id: str,
         snapshot_id: str,
@@ -180,6 +174,12 @@ class LocalNode(Node):
         memory: bool = True,
         parent: str | None = None,
         thawed: Callable[[], Awaitable[None]] | None = None,
+    ) -> SnapshotImage:
+        order = Order("snapshot", snapshot_id, memory, parent, thawed)
+        return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
+
+    async def pause(
+        self, sandbox_id: str, snapshot_id: str, *, memory: bool = True, parent: str | None = None
     ) -> SnapshotImage:
         order = Order("pause", snapshot_id, memory, parent)
         return await self._pauses.pause(*await self._whose(sandbox_id), order)
