@@ -80,6 +80,7 @@ async def test_an_exit_that_nobody_saw_is_recorded(house: House) -> None:
     await until_equal(lambda: house.state(record.id), "killed")
     row = await house.row(record.id)
     assert (row.exit_code, row.end_kind) == (3, EndKind.GUEST_EXITED)
+    assert house.node.notes == [(record.id, "error", "the sandbox ended: init ended")]
 
 
 async def test_a_machine_that_is_gone_has_failed(house: House) -> None:
@@ -91,6 +92,8 @@ async def test_a_machine_that_is_gone_has_failed(house: House) -> None:
 
     await until_equal(lambda: house.state(record.id), "failed")
     assert (await house.row(record.id)).end_kind == EndKind.INFRASTRUCTURE
+    [(sandbox_id, _, told)] = house.node.notes
+    assert (sandbox_id, "the sandbox ended: its machine was gone" in told) == (record.id, True)
 
 
 async def test_what_expired_meanwhile_ends_at_once(house: House) -> None:
@@ -192,6 +195,7 @@ class TestPausedOnes:
         await house.restart()
 
         await until_equal(lambda: house.state(record.id), "failed")
+        assert "the sandbox ended" in house.node.notes[-1][2]
 
     async def test_killed_before_free_their_images(self, house: House) -> None:
         record = await house.create()

@@ -21,6 +21,7 @@ from aenv.control import lookups
 from aenv.control.clocks import SECOND
 from aenv.control.deadlines import deadline
 from aenv.control.endings import Endings
+from aenv.control.events import Events
 from aenv.control.images import Images, record_of
 from aenv.control.routes import RouteTable
 from aenv.control.specs import route
@@ -70,7 +71,7 @@ async def adopt(
     for record in known.values():
         hot = record.id in outcome.paused
         if not (hot or await _stays_paused(catalog, record, whole)):
-            await _finish(record, endings, exits.get(record.id))
+            await _finish(record, endings, exits.get(record.id), Events(node))
     log.info(
         "catalog and node agree",
         running=len(outcome.running),
@@ -135,7 +136,9 @@ async def _stays_paused(
     return False
 
 
-async def _finish(record: SandboxRecord, endings: Endings, exit_: SandboxExit | None) -> None:
+async def _finish(
+    record: SandboxRecord, endings: Endings, exit_: SandboxExit | None, events: Events
+) -> None:
     try:
         if record.state is SandboxState.KILLING:
             await endings.resume(record)
@@ -144,8 +147,9 @@ async def _finish(record: SandboxRecord, endings: Endings, exit_: SandboxExit | 
             await endings.abandon(record, lost)
         else:
             reason = "its machine was gone when the server came back"
-            gone = SandboxExit(record.id, None, Culprit.INFRASTRUCTURE, reason)
-            await endings.exited(exit_ or gone)
+            exit_ = exit_ or SandboxExit(record.id, None, Culprit.INFRASTRUCTURE, reason)
+            await events.note(record.id, f"the sandbox ended: {exit_.reason}", level="error")
+            await endings.exited(exit_)
     except AenvError as error:
         log.error("not finished, the sweep will", sandbox_id=record.id, error=str(error))
 

@@ -25,8 +25,9 @@ NOT_REACHED = 42
 
 @dataclass(frozen=True)
 class Plan:
-    """``operation``: pause, keep, snapshot, resume-hot, resume-warm, fork, pool (a machine waits)
-    or claim (one is made a sandbox). ``delay``: seconds after its begin, instead of a ``point``.
+    """``operation``: pause, keep, snapshot, resume-hot, resume-warm, fork, pool (a machine waits),
+    claim (one is made a sandbox) or crowd (a pause while another runs and a machine waits).
+    ``delay``: seconds after its begin, instead of a ``point``.
     """
 
     operation: str
@@ -55,6 +56,9 @@ async def main(root: str, agent: str, plan: Plan) -> None:
         await node.demote(plan.sandbox_id)
     if plan.operation == "fork":
         await node.snapshot(plan.sandbox_id, plan.snapshot_id)
+    if plan.operation == "crowd":
+        await host.create(sandbox_id=plan.child_id)
+        await host.warm()
     if plan.point:
         with faults.armed(plan.point, die):
             await operate(host, guest, plan)
@@ -67,7 +71,7 @@ async def main(root: str, agent: str, plan: Plan) -> None:
 
 async def operate(host: Host, guest: Guest, plan: Plan) -> None:
     match plan.operation:
-        case "pause":
+        case "pause" | "crowd":
             await host.node.pause(plan.sandbox_id, plan.snapshot_id, memory=plan.memory)
         case "keep":
             await host.node.keep(plan.sandbox_id, plan.snapshot_id)

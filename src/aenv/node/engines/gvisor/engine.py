@@ -178,7 +178,9 @@ class GVisorEngine(Engine):
         parts = self._parts
         bundle = parts.bundle(sandbox_id)
         if not await asyncio.to_thread(bundle.facts.exists):
-            raise NotFoundError(f"no machine {sandbox_id} outlived the server on this host")
+            raise NotFoundError(
+                f"its machine {sandbox_id} is gone, as all are after a restart of the host"
+            )
         if await parts.supervisor.status(sandbox_id) is None:
             await parts.watch(bundle)
         slot = await parts.slots.adopt(sandbox_id)
