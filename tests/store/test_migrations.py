@@ -5,9 +5,14 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from tests.store.blobs.contents import stream, whole
+
+from aenv.models.folders import Folders
 from aenv.models.sandboxes import SandboxState
+from aenv.models.settings import Settings
 from aenv.store import sandboxes as rows
-from aenv.store import schema
+from aenv.store import schema, snapshots
+from aenv.store.blobs.store import BlobStore
 from aenv.store.catalog import Catalog
 
 OLD = """
@@ -51,3 +56,31 @@ async def test_sandboxes_of_schema_0001_run_on_and_are_killed_at_their_end(tmp_p
     with sqlite3.connect(path) as new:
         assert new.execute("SELECT count(*) FROM sandbox_labels").fetchone() == (1,)
         assert new.execute("SELECT sandbox_id FROM idempotency_keys").fetchone() is not None
+
+
+SNAPSHOT = """
+INSERT INTO snapshots VALUES (
+    's1', 'named', 'default', 't', 'kept', 'default', 'iaaaaaaaaaaaaaaaaaaa', NULL, 'b', 'base',
+    'gvisor', 2.0, 1024, 10240, 1, 5, 6, 7, '{}', 1, 2);
+"""
+
+
+async def test_a_data_folder_of_schema_0002_gets_a_blob_store(tmp_path: Path) -> None:
+    """Its snapshots stay, and blobs can be put."""
+    folders = Folders(*(tmp_path / name for name in ("data", "cache", "config", "run")))
+    folders.data.mkdir(mode=0o700)
+    path = folders.data / "catalog.sqlite"
+    at("0002", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(SNAPSHOT)
+
+    catalog = await Catalog.open(path)
+    kept = await catalog.read(lambda db: snapshots.get(db, "s1"))
+    store = await BlobStore.open(Settings(folders), catalog)
+    done = await store.put(stream(b"content"), holder="snapshot:s1")
+    read = await whole(store, done.ref.id)
+    await catalog.close()
+
+    assert kept is not None
+    assert (kept.name, kept.own_bytes) == ("kept", 7)
+    assert read == b"content"

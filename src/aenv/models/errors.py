@@ -223,3 +223,41 @@ class GuestUnresponsiveError(InfrastructureError):
 class DiskFullError(InfrastructureError):
     code = "disk_full"
     status = 507
+
+
+class BlobStoreError(InfrastructureError):
+    """The blob store failed in a way of its own; the message has its words."""
+
+    code = "blob_store"
+
+
+class BlobStoreUnreachableError(BlobStoreError):
+    """The blob store does not answer, or answers that it cannot serve at the moment."""
+
+    code = "blob_store_unreachable"
+    status = 503
+
+
+class BlobStoreDeniedError(BlobStoreError):
+    """The blob store refuses us: credentials or permissions are wrong."""
+
+    code = "blob_store_denied"
+
+
+class BlobMissingError(BlobStoreError):
+    """An object that should be in the blob store is not there."""
+
+    code = "blob_missing"
+
+
+class BlobDamagedError(BlobStoreError):
+    """An object in the blob store is not what was put there."""
+
+    code = "blob_damaged"
+
+
+class UploadLapsedError(BlobStoreError):
+    """An upload stood still for longer than its lease; put it again, only what lacks is sent."""
+
+    code = "upload_lapsed"
+    status = 503

@@ -41,6 +41,28 @@ class RegistrySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """Where layers, snapshots and memory images are kept for good: in ``bucket`` of an
+    S3-compatible ``endpoint`` (None: AWS) under ``prefix``; without one in ``folder`` (None: in
+    the data folder), which may be shared by hosts.
+
+    Keys that are not given come from ``profile`` of ``~/.aws/credentials``, AWS_* variables or the
+    machine's role. ``path_style``: the bucket stands in the path, not in the host's name.
+    """
+
+    folder: str | None = None
+    bucket: str | None = None
+    prefix: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = True
+    profile: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """Per API key; None = unlimited."""
 
@@ -82,3 +104,4 @@ class Settings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     quotas: Quotas = field(default_factory=Quotas)
     registry: RegistrySettings = field(default_factory=RegistrySettings)
+    store: BlobSettings = field(default_factory=BlobSettings)

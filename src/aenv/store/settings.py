@@ -118,7 +118,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
     elif type(value) is kind:
         return value
     raise InvalidRequestError(
-        f"setting {key!r} in {where} must be {_described(kind)}, not {value!r}"
+        f"setting {key!r} in {where} must be {_described(kind)}, not {_shown(key, value)}"
     )
 
 
@@ -133,8 +133,12 @@ def _parsed(key: str, text: str, where: str) -> Any:
             ]
         return kind(text)
     except (ValueError, KeyError) as error:
-        shown = "its value" if key == "api_key" else repr(text)
+        shown = _shown(key, text)
         raise InvalidRequestError(f"{where} must be {_described(kind)}, not {shown}") from error
+
+
+def _shown(key: str, value: object) -> str:
+    return "its value" if key in settings_rules.SECRET else repr(value)
 
 
 def _plain(hint: Any) -> Any:

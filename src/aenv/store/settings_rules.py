@@ -7,9 +7,10 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from aenv.models.errors import InvalidRequestError
-from aenv.models.settings import Settings
+from aenv.models.settings import BlobSettings, Settings
 
 OTHER_VARIABLES = frozenset(
     {
@@ -22,6 +23,8 @@ OTHER_VARIABLES = frozenset(
         "AENV_HOST_VERIFIER",
     }
 )
+SECRET = frozenset({"api_key", "store.secret_access_key", "store.session_token"})
+"""Never shown."""
 SMALLEST = {"cpu": 0.1, "memory_mb": 64, "disk_mb": 64}
 
 
@@ -34,6 +37,7 @@ def check(settings: Settings) -> None:
 def _problems(settings: Settings) -> Iterator[str]:
     yield from _ports(settings)
     yield from _sizes(settings)
+    yield from _store(settings.store)
     if settings.api_key is not None and not _is_key(settings.api_key):
         yield "'api_key' must be 1 to 512 printable ASCII characters, no blank at either end"
     if not _is_network(settings.subnet, version=4):
@@ -88,6 +92,20 @@ def _sizes(settings: Settings) -> Iterator[str]:
         limit = getattr(settings.quotas, name)
         if limit is not None and not limit >= 0:
             yield f"'quotas.{name}' must not be negative"
+
+
+def _store(store: BlobSettings) -> Iterator[str]:
+    if store.folder is not None and not Path(store.folder).expanduser().is_absolute():
+        yield f"'store.folder' must be an absolute path, not {store.folder!r}"
+    if store.folder is not None and store.bucket is not None:
+        yield "'store.folder' and 'store.bucket' exclude each other: give one of them"
+    for name in ("prefix", "endpoint", "region", "profile", "access_key_id"):
+        if store.bucket is None and getattr(store, name) is not None:
+            yield f"'store.{name}' is of use with 'store.bucket' only"
+    if store.endpoint is not None and not store.endpoint.startswith(("http://", "https://")):
+        yield f"'store.endpoint' must start with http:// or https://, not {store.endpoint!r}"
+    if (store.access_key_id is None) != (store.secret_access_key is None):
+        yield "'store.access_key_id' and 'store.secret_access_key' go together: give both"
 
 
 def _positive(value: float) -> bool:

@@ -14,7 +14,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     String,
     Table,
     Text,
@@ -22,17 +21,11 @@ from sqlalchemy import (
     true,
 )
 
-HEAD = "0002"
-"""The newest migration. Alembic is imported only when a database is behind it."""
+from aenv.store import blob_tables  # noqa: F401 - they belong to the metadata
+from aenv.store.metadata import metadata as metadata
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    }
-)
+HEAD = "0003"
+"""The newest migration. Alembic is imported only when a database is behind it."""
 
 sandboxes = Table(
     "sandboxes",
