@@ -11,7 +11,7 @@ from aenv.models.folders import Folders
 from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import Settings
 from aenv.store import sandboxes as rows
-from aenv.store import schema, snapshots
+from aenv.store import builds, schema, snapshots
 from aenv.store.blobs.store import BlobStore
 from aenv.store.catalog import Catalog
 
@@ -84,3 +84,19 @@ async def test_a_data_folder_of_schema_0002_gets_a_blob_store(tmp_path: Path) ->
     assert kept is not None
     assert (kept.name, kept.own_bytes) == ("kept", 7)
     assert read == b"content"
+
+
+async def test_a_data_folder_of_schema_0003_can_build_templates(tmp_path: Path) -> None:
+    """Its snapshots stay what they were, and a template can be recorded."""
+    path = tmp_path / "catalog.sqlite"
+    at("0003", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(SNAPSHOT)
+    catalog = await Catalog.open(path)
+    record = builds.TemplateRecord("t1", "default", "app", 1, 1)
+
+    await catalog.write(lambda db: builds.add_template(db, record))
+
+    assert await catalog.read(lambda db: builds.template_named(db, "default", "app")) == record
+    assert "s1" in await catalog.read(snapshots.needed)
+    await catalog.close()

@@ -13,13 +13,15 @@ SNAPSHOT_ID = re.compile(r"s[a-z0-9]{19}\Z")
 
 
 class SnapshotKind(StrEnum):
-    """Why a snapshot is kept: its sandbox is paused, somebody asked for it, or forks start from it
-    at the moment.
+    """Why a snapshot is kept: its sandbox is paused, somebody asked for it, forks start from it at
+    the moment, it is a template that was built, or a cached step of a build.
     """
 
     PAUSE = "pause"
     NAMED = "named"
     FORK = "fork"
+    TEMPLATE = "template"
+    LAYER = "layer"
 
 
 class PauseMode(StrEnum):

@@ -15,6 +15,7 @@ from aenv.store.tables import sandboxes, snapshots
 
 HOLDING = (SandboxState.PAUSING, SandboxState.PAUSED, SandboxState.RESUMING)
 """States of sandboxes that need their image."""
+LASTING = (SnapshotKind.NAMED, SnapshotKind.TEMPLATE, SnapshotKind.LAYER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,10 @@ def page(db: Connection, wanted: SnapshotPage) -> list[SnapshotRecord]:
 
 
 def needed(db: Connection) -> frozenset[str]:
-    """The images a restart must keep: those somebody asked for, and those of paused sandboxes
-    (while pausing: the image that may just have become whole).
+    """The images a restart must keep: those somebody asked for, templates, cached steps, and those
+    of paused sandboxes (while pausing: the image that may just have become whole).
     """
-    kept = db.scalars(select(snapshots.c.id).where(_kept()))
+    kept = db.scalars(select(snapshots.c.id).where(snapshots.c.kind.in_(LASTING)))
     held = db.scalars(
         select(sandboxes.c.snapshot_id).where(
             sandboxes.c.state.in_(HOLDING), sandboxes.c.snapshot_id.is_not(None)

@@ -21,10 +21,10 @@ from sqlalchemy import (
     true,
 )
 
-from aenv.store import blob_tables  # noqa: F401 - they belong to the metadata
+from aenv.store import blob_tables, build_tables  # noqa: F401 - they belong to the metadata
 from aenv.store.metadata import metadata as metadata
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration. Alembic is imported only when a database is behind it."""
 
 sandboxes = Table(
