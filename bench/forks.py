@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aenv import Sandbox
-from bench.harness import API_KEY, Row, live_server, spread, timed
+from bench.harness import API_KEY, NO_POOL, Row, live_server, spread, timed
 from bench.raw import Image, Place, places
 
 COUNTS = (1, 8, 16)
@@ -18,7 +18,7 @@ def run(runs: int) -> Iterator[Row]:
     runs = max(3, min(runs, 30) // 3)
     with (
         tempfile.TemporaryDirectory(prefix="aenv-bench-raw-") as base,
-        live_server() as server,
+        live_server(settings=NO_POOL) as server,
         Sandbox.create("base", url=server.url, api_key=API_KEY, timeout=3600) as sandbox,
         places(
             server, Image.of(server, sandbox, Path(base) / "image"), max(COUNTS), Path(base) / "raw"

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 API_KEY = "bench-key"
+NO_POOL = {"AENV_WARM_MAX": "0"}
+"""No machines made ahead: they would start beside what is timed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aenv import Sandbox
 from aenv.models.folders import Folders
-from bench.harness import API_KEY, Row, Server, live_server, spread, timed
+from bench.harness import API_KEY, NO_POOL, Row, Server, live_server, spread, timed
 from bench.raw import Image, Place, places
 
 _DEADLINE = 30.0
@@ -22,10 +22,10 @@ _DEADLINE = 30.0
 
 def run(runs: int) -> Iterator[Row]:
     runs = min(runs, 30)
-    keep_none = {"AENV_HOT_MEMORY_MB": "0"}
+    keep_none = {**NO_POOL, "AENV_HOT_MEMORY_MB": "0"}
     with (
         tempfile.TemporaryDirectory(prefix="aenv-bench-raw-") as base,
-        live_server() as hot,
+        live_server(settings=NO_POOL) as hot,
         live_server(settings=keep_none) as warm,
         _sandbox(hot) as resident,
         _sandbox(warm) as stored,

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from aenv import Sandbox, Snapshot
 from aenv.models.sandboxes import AGENT_PORT
-from bench.harness import API_KEY, Row, Server, live_server, spread, timed
+from bench.harness import API_KEY, NO_POOL, Row, Server, live_server, spread, timed
 from bench.raw import Image, Place, places
 
 WRITE = (
@@ -32,7 +32,7 @@ _BUDGET = "≤ 150 ms"
 
 def run(runs: int) -> Iterator[Row]:
     runs = min(runs, 20)
-    with live_server() as server:
+    with live_server(settings=NO_POOL) as server:
         yield from _idle(server, runs)
         yield from _files(server, max(3, runs // 3))
         yield from _memory(server, max(3, runs // 3))
