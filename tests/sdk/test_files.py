@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shutil
@@ -12,7 +13,7 @@ from tests.fakes.control_plane import ControlPlane
 from tests.fakes.waiting import until_equal
 
 from aenv import AsyncSandbox
-from aenv.models.errors import AenvError, InvalidRequestError, NotFoundError
+from aenv.models.errors import AenvError, DiskFullError, InvalidRequestError, NotFoundError
 
 MIB = 1 << 20
 
@@ -153,6 +154,41 @@ async def test_a_failed_copy_says_why_and_ends(sandbox: AsyncSandbox, tmp_path: 
     await sandbox.exec("mkdir locked")
     with pytest.raises(AenvError, match="tar"):
         await sandbox.files.upload(tmp_path / "f", "/proc/sys/f")
+
+
+async def test_progress_counts_the_bytes_as_they_go(sandbox: AsyncSandbox, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(os.urandom(3 * MIB + 1))
+    told: list[int] = []
+    await sandbox.files.upload(tmp_path / "f", "f", progress=lambda _, count: told.append(count))
+    assert sum(told) == 3 * MIB + 1
+    assert max(told) <= MIB
+
+
+async def test_a_tar_that_ends_early_says_why_whatever_was_still_to_come(
+    sandbox: AsyncSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = "head -c 100000 >/dev/null; echo 'tar: f: No space left on device' >&2; exit 2"
+    monkeypatch.setattr("aenv.sdk.trees._TAR", ("/bin/sh", "-c", full, "tar"))
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(100 * MIB)
+    with pytest.raises(DiskFullError, match="disk is full"):
+        await sandbox.files.upload(tmp_path / "f", "f")
+    assert (await sandbox.exec("echo fine")).stdout == "fine\n"
+
+
+async def test_a_tar_that_is_killed_ends_the_copy(
+    sandbox: AsyncSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aenv.sdk.trees._TAR", ("/bin/sh", "-c", "sleep 600 # $@", "tar"))
+    with (tmp_path / "f").open("wb") as file:
+        file.truncate(100 * MIB)
+    copying = asyncio.create_task(sandbox.files.upload(tmp_path / "f", "f"))
+    async with asyncio.timeout(30):
+        while not (found := await sandbox.processes()):  # noqa: ASYNC110  starting has no event
+            await asyncio.sleep(0.01)
+    await (await sandbox.process(found[0].pid)).kill()
+    with pytest.raises(AenvError, match="tar ended with status 137"):
+        await copying
 
 
 async def test_an_error_in_our_own_progress_ends_the_copy(

@@ -13,8 +13,9 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from aenv.models.errors import ConflictError, HostileArchiveError
 
@@ -35,18 +36,45 @@ class Sink(Protocol):
 
 def pack(source: Path, name: str, sink: Sink, progress: Progress | None = None) -> None:
     """Write ``source`` under the top-level ``name``; symlinks stay, owners are left out."""
-
-    def told(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        if progress:
-            progress(member.name, member.size)
-        return member
-
-    with tarfile.open(
-        fileobj=cast("IO[bytes]", sink), mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK
+    with _Packing.open(
+        fileobj=cast("IO[bytes]", sink),
+        mode="w|",
+        format=tarfile.PAX_FORMAT,
+        bufsize=_CHUNK,
     ) as archive:
-        archive.add(source, arcname=name, filter=told)
+        archive.copybufsize, archive.progress = _CHUNK, progress
+        archive.add(source, arcname=name, filter=_without_owner)
+
+
+class _Packing(tarfile.TarFile):
+    """Tells of every piece as it is read."""
+
+    copybufsize: int
+    progress: Progress | None = None
+
+    def addfile(self, tarinfo: tarfile.TarInfo, fileobj: Any = None) -> None:
+        if self.progress is not None:
+            self.progress(tarinfo.name, 0)
+            if fileobj is not None:
+                fileobj = _Told(fileobj, partial(self.progress, tarinfo.name))
+        super().addfile(tarinfo, fileobj)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    file: IO[bytes]
+    tell: Callable[[int], None]
+
+    def read(self, size: int) -> bytes:
+        piece = self.file.read(size)
+        self.tell(len(piece))
+        return piece
+
+
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 @dataclass(slots=True)

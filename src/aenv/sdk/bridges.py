@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,16 +38,39 @@ class Pulled(io.RawIOBase):
         return size
 
 
-class Pushed:
-    """A writable that hands its bytes to ``push``. It has no buffer that would want flushing."""
+class Pipe:
+    """A writable whose bytes are what :meth:`pieces` yields, to one reader. It has no buffer that
+    would want flushing.
+    """
 
-    def __init__(self, push: Callable[[bytes], Awaitable[None]]) -> None:
-        self._push = push
+    def __init__(self) -> None:
+        self._next: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._loop = asyncio.get_running_loop()
+        self._closed = False
 
     def write(self, data: bytes) -> int:
-        _on(self._loop, self._push(data))
+        """BrokenPipeError once nobody reads."""
+        _on(self._loop, self._put(data))
         return len(data)
+
+    async def end(self) -> None:
+        """Nothing more comes."""
+        await self._put(b"")
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while piece := await self._next.get():
+            yield piece
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._closed = True
+        while not self._next.empty():
+            self._next.get_nowait()
+
+    async def _put(self, data: bytes) -> None:
+        if self._closed:
+            raise BrokenPipeError
+        await self._next.put(data)
 
 
 async def in_thread(work: Callable[[], T], *, abort: Callable[[], Awaitable[object]]) -> T:

@@ -16,6 +16,7 @@ from aenv.models.errors import AgentUnreachableError, ServerUnreachableError
 from aenv.models.sandboxes import AGENT_PORT
 from aenv.sdk import connect, faults
 from aenv.sdk._httpx import httpx
+from aenv.sdk.codecs import JSON, Codec
 from aenv.sdk.endpoints import Endpoint
 
 CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=90)
@@ -26,6 +27,8 @@ gone.
 """
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 STREAM_TIMEOUT = httpx.Timeout(30, connect=5, read=3 * KEEPALIVE)
+FEED_TIMEOUT = httpx.Timeout(3 * KEEPALIVE, connect=5)
+"""What is fed may be slow to read it."""
 
 
 class Client:
@@ -120,6 +123,7 @@ class Agent:
         user: str | None = None,
         timeout: float | None = None,
         quiet: bool = False,
+        codec: Codec = JSON,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """``timeout`` is the deadline the agent enforces; it kills the process then.
 
@@ -132,11 +136,20 @@ class Agent:
             headers["connect-timeout-ms"] = str(max(1, round(timeout * 1000)))
         with _transport_errors(self.client.endpoint.url, self.sandbox_id):
             replies = connect.server_stream(
-                self.client.http, method, message, headers, STREAM_TIMEOUT
+                self.client.http, method, message, headers, STREAM_TIMEOUT, codec
             )
             async with aclosing(replies):
                 async for reply in replies:
                     yield reply
+
+    async def send(
+        self, method: str, messages: AsyncIterator[dict[str, Any]], codec: Codec
+    ) -> None:
+        """A call that is a stream of messages to the agent."""
+        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+            await connect.client_stream(
+                self.client.http, method, messages, self.headers(), FEED_TIMEOUT, codec
+            )
 
     async def request(
         self,

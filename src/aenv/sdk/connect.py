@@ -1,20 +1,20 @@
-"""A small client for the Connect protocol: JSON codec, unary calls and server streams.
+"""A small client for the Connect protocol: unary calls and streams.
 
 Protocol: https://connectrpc.com/docs/protocol. A stream is a sequence of envelopes, each one byte
-of flags, four bytes of big-endian length and a JSON message; the last one has flag 2 and may carry
-an error.
+of flags, four bytes of big-endian length and a message; the last one has flag 2, is JSON and may
+carry an error.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from aenv.models.errors import AgentUnreachableError, InfrastructureError
 from aenv.sdk import faults
 from aenv.sdk._httpx import httpx
+from aenv.sdk.codecs import JSON, Codec
 
 _HEADER = struct.Struct(">BI")
 _COMPRESSED = 0b01
@@ -22,15 +22,16 @@ _END_OF_STREAM = 0b10
 _MAX_MESSAGE = 64 << 20
 
 
-def envelope(message: dict[str, Any], *, flags: int = 0) -> bytes:
-    payload = json.dumps(message, separators=(",", ":")).encode()
+def envelope(message: dict[str, Any], *, flags: int = 0, codec: Codec = JSON) -> bytes:
+    payload = codec.encode(message)
     return _HEADER.pack(flags, len(payload)) + payload
 
 
 class EnvelopeReader:
     """Cuts a byte stream into messages, whatever the chunk borders are."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec = JSON) -> None:
+        self._codec = codec
         self._buffer = bytearray()
         self._error: dict[str, Any] | None = None
         self.ended = False
@@ -48,13 +49,15 @@ class EnvelopeReader:
             end = _HEADER.size + length
             if len(self._buffer) < end:
                 break
-            message = self._decode(flags, bytes(self._buffer[_HEADER.size : end]))
+            if flags & _COMPRESSED:
+                raise InfrastructureError("the agent sent a compressed message nobody asked for")
+            payload = bytes(self._buffer[_HEADER.size : end])
             del self._buffer[:end]
             if flags & _END_OF_STREAM:
                 self.ended = True
-                self._error = message.get("error")
+                self._error = JSON.decode(payload).get("error")
                 break
-            messages.append(message)
+            messages.append(self._codec.decode(payload))
         return messages
 
     def check_end(self) -> None:
@@ -68,18 +71,6 @@ class EnvelopeReader:
                 "the connection to the sandbox was cut: it was killed or reached its end of life"
             )
 
-    @staticmethod
-    def _decode(flags: int, payload: bytes) -> dict[str, Any]:
-        if flags & _COMPRESSED:
-            raise InfrastructureError("the agent sent a compressed message that nobody asked for")
-        try:
-            message = json.loads(payload or b"{}")
-        except ValueError as error:
-            raise InfrastructureError(f"the agent sent a malformed message: {error}") from error
-        if not isinstance(message, dict):
-            raise InfrastructureError("the agent sent a message that is no object")
-        return message
-
 
 async def unary(
     http: httpx.AsyncClient, method: str, message: dict[str, Any], headers: dict[str, str]
@@ -87,7 +78,7 @@ async def unary(
     """Call ``package.Service/Method`` and return its reply."""
     answer = await http.post(
         f"/{method}",
-        content=json.dumps(message, separators=(",", ":")).encode(),
+        content=JSON.encode(message),
         headers={"content-type": "application/json", "connect-protocol-version": "1", **headers},
     )
     if answer.status_code != 200:
@@ -102,6 +93,7 @@ async def server_stream(
     message: dict[str, Any],
     headers: dict[str, str],
     timeout: httpx.Timeout,
+    codec: Codec = JSON,
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Call a server-streaming method and yield its messages; closing the iterator closes the
     connection.
@@ -109,23 +101,55 @@ async def server_stream(
     request = http.build_request(
         "POST",
         f"/{method}",
-        content=envelope(message),
-        headers={
-            "content-type": "application/connect+json",
-            "connect-protocol-version": "1",
-            "accept-encoding": "identity",
-            **headers,
-        },
+        content=envelope(message, codec=codec),
+        headers={**_stream_headers(codec), **headers},
         timeout=timeout,
     )
     answer = await http.send(request, stream=True)
     try:
         if answer.status_code != 200:
             raise faults.from_response(answer.status_code, await answer.aread(), what=method)
-        reader = EnvelopeReader()
+        reader = EnvelopeReader(codec)
         async for chunk in answer.aiter_raw():
             for reply in reader.feed(chunk):
                 yield reply
         reader.check_end()
     finally:
         await answer.aclose()
+
+
+async def client_stream(
+    http: httpx.AsyncClient,
+    method: str,
+    messages: AsyncIterator[dict[str, Any]],
+    headers: dict[str, str],
+    timeout: httpx.Timeout,
+    codec: Codec = JSON,
+) -> None:
+    """Call a client-streaming method whose reply says nothing; the error it may end with is
+    raised.
+    """
+
+    async def envelopes() -> AsyncIterator[bytes]:
+        async for message in messages:
+            yield envelope(message, codec=codec)
+
+    answer = await http.post(
+        f"/{method}",
+        content=envelopes(),
+        headers={**_stream_headers(codec), **headers},
+        timeout=timeout,
+    )
+    if answer.status_code != 200:
+        raise faults.from_response(answer.status_code, answer.content, what=method)
+    reader = EnvelopeReader(codec)
+    reader.feed(answer.content)
+    reader.check_end()
+
+
+def _stream_headers(codec: Codec) -> dict[str, str]:
+    return {
+        "content-type": f"application/connect+{codec.name}",
+        "connect-protocol-version": "1",
+        "accept-encoding": "identity",
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from aenv.models.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from aenv.sdk import codecs
 from aenv.sdk.client import Agent
 from aenv.sdk.events import Exited, Output, OutputCallback, ProcessEvent, Started, exited
 from aenv.sdk.launches import Launch, SignalName
@@ -153,6 +154,7 @@ async def start(agent: Agent, launch: Launch) -> AsyncProcess:
         user=launch.user,
         timeout=launch.timeout,
         quiet=launch.quiet,
+        codec=codecs.START,
     )
     return AsyncProcess(agent, replies, await _first(replies, launch), launch)
 
@@ -160,8 +162,23 @@ async def start(agent: Agent, launch: Launch) -> AsyncProcess:
 async def attach(agent: Agent, pid: int) -> AsyncProcess:
     """A foreground handle on a running process, or one that ended within the last half minute."""
     launch = Launch(command=f"process {pid}")
-    replies = agent.stream("process.Process/Connect", {"process": {"pid": pid}})
+    replies = agent.stream(
+        "process.Process/Connect", {"process": {"pid": pid}}, codec=codecs.CONNECT
+    )
     return AsyncProcess(agent, replies, await _first(replies, launch), launch)
+
+
+async def feed(agent: Agent, pid: int, pieces: AsyncIterator[bytes]) -> None:
+    """Write all pieces to a process's stdin in one request, as fast as it reads them; stdin stays
+    open. NotFoundError when it has ended.
+    """
+
+    async def messages() -> AsyncIterator[dict[str, Any]]:
+        yield {"start": {"process": {"pid": pid}}}
+        async for piece in pieces:
+            yield {"data": {"input": {"stdin": piece}}}
+
+    await agent.send("process.Process/StreamInput", messages(), codecs.STREAM_INPUT)
 
 
 def in_background(
@@ -217,7 +234,7 @@ def _event(reply: dict[str, Any]) -> ProcessEvent | None:
     data = event.get("data") or {}
     for name in ("stdout", "stderr", "pty"):
         if name in data:
-            return Output(name, base64.b64decode(data[name]))
+            return Output(name, data[name])
     return None
 
 

@@ -16,6 +16,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from aenv.models.errors import (
+    AenvError,
     ConflictError,
     DiskFullError,
     InvalidRequestError,
@@ -24,7 +25,7 @@ from aenv.models.errors import (
 )
 from aenv.sdk import plain_trees, processes
 from aenv.sdk.archives import Extraction, Progress, pack
-from aenv.sdk.bridges import Pulled, Pushed, in_thread
+from aenv.sdk.bridges import Pipe, Pulled, in_thread
 from aenv.sdk.client import Agent
 from aenv.sdk.events import Exited, Output
 from aenv.sdk.launches import Launch
@@ -32,7 +33,13 @@ from aenv.sdk.processes import STDIN_CHUNK, AsyncProcess
 from aenv.sdk.results import EntryInfo
 
 _NO_TAR = 127
-_TAR = ("/bin/sh", "-c", 'command -v tar >/dev/null 2>&1 || exit 127; exec tar "$@"', "tar")
+_SCRIPT = """\
+command -v tar >/dev/null 2>&1 || exit 127
+export TAR_OPTIONS=-b512
+exec tar "$@"
+"""
+"""GNU tar reads and writes 10 KiB at a time unless told otherwise; others ignore the variable."""
+_TAR = ("/bin/sh", "-c", _SCRIPT, "tar")
 _STDERR_KEPT = 8192
 
 
@@ -92,13 +99,33 @@ async def _tar_in(
     launch = Launch([*_TAR, "-xpof", "-", "-C", folder], user=user, stdin=True)
     process = await _started(agent, launch)
     processes.in_background(process)
-    sink = Pushed(process.send_stdin)
     async with _released(process):
-        with suppress(NotFoundError):  # tar ended without reading everything; its exit says why
-            await in_thread(lambda: pack(source, name, sink, progress), abort=process.kill)
-            await process.close_stdin()
-        result = await process.wait()
+        failure = await _packed_into(agent, process, source, name, progress)
+        if failure is not None and await process.kill():
+            raise failure
+        result = await process.wait()  # tar may have ended without reading everything
     _check(result.exit_code, result.stderr_bytes, f"copy {source} to {folder}/{name}")
+
+
+async def _packed_into(
+    agent: Agent, process: AsyncProcess, source: Path, name: str, progress: Progress | None
+) -> AenvError | None:
+    """Why the process did not take all of it, or None. What fails on this side is raised."""
+    pipe = Pipe()
+    feeding = asyncio.create_task(processes.feed(agent, process.pid, pipe.pieces()))
+    feeding.add_done_callback(lambda _: pipe.close())
+    try:
+        with suppress(BrokenPipeError):
+            await in_thread(lambda: pack(source, name, pipe, progress), abort=process.kill)
+            await pipe.end()
+        await feeding
+        await process.close_stdin()
+    except AenvError as error:
+        return error
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+    return None
 
 
 async def _tar_out(agent: Agent, folder: str, copy: Extraction, user: str | None) -> None:
