@@ -28,7 +28,7 @@ from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.engines.gvisor.config import AGENT_ARGV
 from aenv.node.engines.gvisor.control import ControlSocket, ControlUnreachableError
 from aenv.node.engines.gvisor.fingerprint import cpu_features
-from aenv.node.engines.gvisor.parts import Parts
+from aenv.node.engines.gvisor.parts import Parts, gofer_key
 from aenv.node.engines.tasks import finish
 from aenv.node.network.slots import Slot
 from aenv.node.runsc import pin
@@ -140,6 +140,7 @@ class GVisorMachine(Machine):
                 await asyncio.to_thread(_make_empty, partial)
                 await images.write(self._control, self._runsc, self._bundle, partial)
                 await asyncio.to_thread(images.add_facts, self._bundle, partial)
+                await self._require_files()
                 await asyncio.to_thread(partial.rename, destination)
             except OSError as error:
                 raise images.write_failure(error, destination) from error
@@ -227,6 +228,12 @@ class GVisorMachine(Machine):
             return (await self._parts.cgroups.stats(self.sandbox_id)).oom_kills
         except EngineError:
             return 0
+
+    async def _require_files(self) -> None:
+        """A guest whose file server died first is about to end; its image would be of no use."""
+        gofer = await self._parts.supervisor.status(gofer_key(self.sandbox_id))
+        if gofer is not None and gofer.ending is not None:
+            raise EngineError(f"the file server of sandbox {self.sandbox_id} has ended")
 
     async def _count_processes(self) -> int:
         try:
