@@ -47,6 +47,7 @@ UNFINISHED = (
     SandboxState.KILLING,
 )
 ADOPTED = lookups.VISIBLE
+UNREADABLE = "the image it is paused by is damaged or missing; the server's log tells what is"
 
 
 async def adopt(
@@ -67,11 +68,14 @@ async def adopt(
         record = known.pop(running.sandbox_id)
         routes.publish(route(await _runs(catalog, record, running), running))
         images.drop(record.snapshot_id)
+    events = Events(node)
     exits = {exit_.sandbox_id: exit_ for exit_ in outcome.ended}
     for record in known.values():
         hot = record.id in outcome.paused
         if not (hot or await _stays_paused(catalog, record, whole)):
-            await _finish(record, endings, exits.get(record.id), Events(node))
+            await _finish(record, endings, exits.get(record.id), events)
+        elif not hot and record.snapshot_id not in whole:
+            await events.note(record.id, UNREADABLE, level="error")
     log.info(
         "catalog and node agree",
         running=len(outcome.running),
@@ -117,8 +121,6 @@ async def _stays_paused(
     """Whether ``record`` goes on as paused: its image is there, or was recorded as whole."""
     image = images.get(record.snapshot_id or "")
     if record.state is SandboxState.PAUSED:
-        if record.snapshot_id is not None and image is None:
-            log.error("the image of a paused sandbox is missing", sandbox_id=record.id)
         return record.snapshot_id is not None
     if record.state is SandboxState.RESUMING and record.snapshot_id is not None:
         await catalog.write(lambda db: transition(db, record, SandboxState.PAUSED))

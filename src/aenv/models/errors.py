@@ -207,6 +207,12 @@ class ImageUnusableError(EngineError):
     code = "image_unusable"
 
 
+class SnapshotDamagedError(EngineError):
+    """What is kept of a snapshot is damaged or gone; the message says what can still be done."""
+
+    code = "snapshot_damaged"
+
+
 class AgentUnreachableError(InfrastructureError):
     """The guest agent did not answer in time."""
 

@@ -109,6 +109,8 @@ class Bakes:
         """Read what is there; its ids, which are those of its disk images too."""
         names = await asyncio.to_thread(_names_in, self._folder)
         await self.store.open(names)
+        for name in self.store.damaged():  # a new one is made; its disk goes as nobody's
+            await self.store.delete(name, _no_disk)
         return frozenset(stored.manifest.id for stored in self.store.all())
 
     async def close(self) -> None:
@@ -234,6 +236,9 @@ def _names_in(folder: Path) -> frozenset[str]:
     if not folder.is_dir():
         return frozenset()
     return frozenset(path.name for path in folder.iterdir() if re.match(SNAPSHOT_ID, path.name))
+
+
+async def _no_disk() -> None: ...
 
 
 def _digest(agent: Path) -> str:

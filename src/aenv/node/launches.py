@@ -11,7 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from aenv.models.errors import AgentUnreachableError, EngineError, ImageUnusableError
+from aenv.models.errors import (
+    AgentUnreachableError,
+    EngineError,
+    ImageUnusableError,
+    SnapshotDamagedError,
+)
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo
 from aenv.node.admission import Admission, Demand
@@ -78,7 +83,7 @@ class Launcher:
             async with self._origins.template(engine, spec, use) as origin:
                 yield engine, origin
             return
-        async with self._origins.snapshot(spec.snapshot) as stored:
+        async with self._origins.snapshot(spec.snapshot, spec) as stored:
             engine = await self._engine(spec.engine or stored.manifest.engine)
             of = self._origins.of(stored, engine, spec, use, same_life=same_life)
             async with of as origin:
@@ -125,6 +130,8 @@ class Launcher:
         for _ in range(RESTORES if origin.memory else 0):
             try:
                 return await self._machines.restore(spec, engine, origin)
+            except SnapshotDamagedError:
+                raise
             except (EngineError, AgentUnreachableError) as error:
                 note = f"its memory could not be restored ({error}): it was booted from its disk"
                 if isinstance(error, ImageUnusableError):

@@ -14,6 +14,7 @@ from aenv.node.bakes import BakeKey, Bakes, Use
 from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
 from aenv.node.memos import Memo
 from aenv.node.port import SandboxSpec
+from aenv.node.snapshots.found import Known
 from aenv.node.snapshots.store import SnapshotStore, Stored
 
 BUILT_IN = ("base", "host")
@@ -144,8 +145,13 @@ class Origins:
             yield fresh.baked(baked)
 
     @asynccontextmanager
-    async def snapshot(self, snapshot_id: str) -> AsyncIterator[Stored]:
-        """Hold a snapshot; it is not deleted meanwhile. Raises NotFoundError."""
+    async def snapshot(self, snapshot_id: str, spec: SandboxSpec) -> AsyncIterator[Stored]:
+        """Hold a snapshot; it is not deleted meanwhile. Raises NotFoundError, EngineError when it
+        cannot be read, and ``spec`` does not tell enough of it either.
+        """
+        if spec.engine is not None:
+            known = Known(spec.template, spec.resources, spec.engine)
+            self._snapshots.salvage(snapshot_id, known)
         async with self._snapshots.using(snapshot_id) as stored:
             yield stored
 
@@ -165,7 +171,7 @@ class Origins:
         exact = await self._images.open_exact(facts.template, facts.template_digest)
         if exact is None:
             info, rootfs = await self._open(engine, facts.template)
-            note = (
+            note = stored.damage or (
                 f"the image of template {facts.template!r} below the snapshot is gone: its disk "
                 "was started on the present one"
             )
@@ -173,7 +179,8 @@ class Origins:
             return
         from_memory = facts.has_memory and not spec.reboot
         memory = (lambda: facts.memory_image(stored.folder)) if from_memory else None
-        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life).told(told)
+        damage = stored.damage
+        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life, damage).told(told)
         key = BakeKey.of(spec, engine, origin.info)
         use = Use.NEVER if same_life or spec.reboot else use
         async with self._bakes.using(key, use, commands=True) as baked:

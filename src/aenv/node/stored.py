@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from aenv.models.errors import AenvError
+from aenv.models.errors import AenvError, NotFoundError, SnapshotDamagedError
 from aenv.models.snapshots import SnapshotImage
 from aenv.node.captures import describe
 from aenv.node.engine import DiskImage
@@ -44,7 +44,12 @@ class StoredSnapshots:
         await self._store.delete(snapshot_id, lambda: self._engines.drop_disk(snapshot_id))
 
     async def verify(self, snapshot_id: str) -> None:
-        """Raises NotFoundError, EngineError naming what is damaged."""
+        """Raises NotFoundError, SnapshotDamagedError naming what is damaged."""
         await self._store.verify(snapshot_id)
         engine = await self._engines.get(self._store.get(snapshot_id).manifest.engine)
-        await engine.verify_disk(snapshot_id)
+        try:
+            await engine.verify_disk(snapshot_id)
+        except NotFoundError as error:
+            raise SnapshotDamagedError(
+                f"the disk of snapshot {snapshot_id} is gone: nothing can start from it; delete it"
+            ) from error

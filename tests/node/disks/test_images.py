@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.models.errors import ConflictError, NotFoundError
+from aenv.models.errors import ConflictError, NotFoundError, SnapshotDamagedError
 from aenv.models.settings import Settings
 from aenv.node.disks.pool import DiskPool, PoolKind
 from aenv.node.disks.records import VERSION, DiskRecord
@@ -80,7 +80,7 @@ async def test_a_name_is_taken_once_and_what_is_missing_is_said(
         await any_pool.save(identify("a"), "s1")
     with pytest.raises(NotFoundError):
         await any_pool.save(identify("x"), "s2")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(SnapshotDamagedError):
         await any_pool.create(identify("b"), [lower], 64, source="nothing")
     with pytest.raises(NotFoundError):
         await any_pool.verify("nothing")

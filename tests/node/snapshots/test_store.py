@@ -7,6 +7,7 @@ import json
 import stat
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from aenv.models.errors import (
     ImageUnusableError,
     InvalidRequestError,
     NotFoundError,
+    SnapshotDamagedError,
 )
 from aenv.models.sandboxes import Resources
 from aenv.node.snapshots import checksums, manifest
+from aenv.node.snapshots.found import Known
 from aenv.node.snapshots.manifest import Manifest, Private, memory_files
 from aenv.node.snapshots.store import SnapshotStore
 
@@ -203,7 +206,7 @@ async def test_a_manifest_of_an_older_version_is_migrated(
 
     monkeypatch.setattr(manifest, "_MIGRATIONS", rename)
 
-    assert manifest.read(folder)[0] == store.get(ONE).manifest
+    assert manifest.read(folder) == store.get(ONE).manifest
 
 
 async def test_what_a_later_version_wrote_is_left_alone(store: SnapshotStore) -> None:
@@ -215,4 +218,50 @@ async def test_what_a_later_version_wrote_is_left_alone(store: SnapshotStore) ->
     await again.open(frozenset({ONE}))
 
     assert ONE not in again
+    again.salvage(ONE, Known("base", Resources(), "gvisor"))
+    with pytest.raises(EngineError, match="newer server"):
+        again.get(ONE)
     assert (folder / "memory/pages.img").exists()
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe"])
+async def test_of_a_damaged_manifest_the_disk_is_left_to_who_knows_the_rest(
+    store: SnapshotStore, left: bytes
+) -> None:
+    folder = await keep(store, ONE)
+    (folder / manifest.MANIFEST).write_bytes(left)
+    again = SnapshotStore(folder.parent)
+    await again.open(frozenset({ONE}))
+    assert ONE not in again
+    assert again.damaged() == [ONE]
+    with pytest.raises(SnapshotDamagedError, match="boots from its disk"):
+        again.get(ONE)
+
+    again.salvage(ONE, Known("base", Resources(cpu=3), "gvisor"))
+
+    facts = again.get(ONE).manifest
+    assert (facts.has_memory, facts.template, facts.resources.cpu) == (False, "base", 3)
+    with pytest.raises(SnapshotDamagedError, match=r"manifest\.json"):
+        await again.verify(ONE)
+    await again.delete(ONE, nothing)
+    assert list(folder.parent.iterdir()) == []
+    with pytest.raises(NotFoundError):
+        again.get(ONE)
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"host_secret": "x", "env_vars": 1}'])
+async def test_without_its_secrets_a_snapshot_has_lost_its_memory_alone(
+    store: SnapshotStore, left: bytes | None
+) -> None:
+    folder = await keep(store, ONE)
+    (folder / manifest.PRIVATE).unlink()
+    if left is not None:
+        (folder / manifest.PRIVATE).write_bytes(left)
+    again = SnapshotStore(folder.parent)
+
+    await again.open(frozenset({ONE}))
+
+    assert again.get(ONE).manifest == replace(store.get(ONE).manifest, memory={})
+    assert "private.json" in (again.get(ONE).damage or "")
+    with pytest.raises(SnapshotDamagedError):
+        await again.verify(ONE)

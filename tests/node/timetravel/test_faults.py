@@ -22,13 +22,17 @@ from aenv.node.runsc import pin
 pytestmark = [pytest.mark.gvisor, pytest.mark.root]
 
 
-def killer(host: Host, sandbox_id: str) -> Callable[[str], Awaitable[None]]:
-    """Kills the sandbox process of whatever machine has that id at the moment."""
+def killer(
+    host: Host, sandbox_id: str, *, gofer: bool = False
+) -> Callable[[str], Awaitable[None]]:
+    """Kills the sandbox process of whatever machine has that id at the moment, or its file
+    server.
+    """
 
     async def kill(point: str) -> None:
         engine = await host.node._engines.get("gvisor")
-        bundle = engine._parts.bundle(sandbox_id)  # type: ignore[attr-defined]
-        os.kill(bundle.read_state()["sandbox"]["pid"], signal.SIGKILL)
+        state = engine._parts.bundle(sandbox_id).read_state()  # type: ignore[attr-defined]
+        os.kill(state["goferPid"] if gofer else state["sandbox"]["pid"], signal.SIGKILL)
 
     return kill
 
@@ -46,6 +50,20 @@ async def test_a_sandbox_that_dies_meanwhile_is_told_as_ended_and_leaves_nothing
 
     end = await asyncio.wait_for(anext(ends), 10)
     assert end.sandbox_id == guest.spec.sandbox_id
+    assert await host.node.snapshots() == []
+    assert await host.disk_images() == []
+    await until(lambda: host.node._residents.get(guest.spec.sandbox_id) is None, timeout=10)
+
+
+@pytest.mark.parametrize("operation", ["pause", "snapshot"])
+async def test_no_image_is_kept_of_a_guest_that_lost_its_files(host: Host, operation: str) -> None:
+    guest = await host.create()
+    await guest.start_counter()
+    kill = killer(host, guest.spec.sandbox_id, gofer=True)
+
+    with faults.armed(f"{operation}.frozen", kill), pytest.raises(AenvError):
+        await getattr(host.node, operation)(guest.spec.sandbox_id, new_snapshot_id())
+
     assert await host.node.snapshots() == []
     assert await host.disk_images() == []
     await until(lambda: host.node._residents.get(guest.spec.sandbox_id) is None, timeout=10)
@@ -136,6 +154,33 @@ async def test_a_full_disk_leaves_a_sandbox_frozen_and_it_thaws(host: Host) -> N
     await host.node.pause(guest.spec.sandbox_id, name)
 
 
+@pytest.mark.parametrize("operation", ["pause", "snapshot"])
+async def test_a_disk_that_fills_up_during_a_checkpoint_is_a_full_disk(
+    host: Host, operation: str
+) -> None:
+    guest = await host.create()
+    await guest.start_counter()
+    whom, folder = guest.spec.sandbox_id, host.settings.folders.data / "snapshots"
+
+    async def fill(point: str) -> None:
+        left = os.statvfs(folder)
+        with (folder / ".new-filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, left.f_bavail * left.f_frsize - (2 << 20))
+
+    with full_disk(host, size="1g"), faults.armed(f"{operation}.frozen", fill):
+        with pytest.raises(DiskFullError):
+            await getattr(host.node, operation)(whom, new_snapshot_id())
+        assert [one.name for one in folder.iterdir()] == [".new-filler"]
+
+    assert await host.disk_images() == []
+    if operation == "pause":
+        assert not await host.node.demote(whom)
+        guest = await host.resume(guest, None)
+    _, count = await guest.count()
+    await guest.sh(f"until [ $(cut -d' ' -f2 /root/count) -gt {count} ]; do sleep 0.01; done")
+    await host.node.snapshot(whom, new_snapshot_id())
+
+
 async def test_an_image_of_a_former_release_is_restored_by_it_or_else_from_disk(
     host: Host,
 ) -> None:
@@ -222,11 +267,11 @@ async def as_if_made_by_a_former_release(host: Host, name: str) -> Path:
 
 
 @contextmanager
-def full_disk(host: Host) -> Iterator[None]:
-    """Snapshots meet a file system with next to no room."""
+def full_disk(host: Host, *, size: str = "64k") -> Iterator[None]:
+    """Snapshots meet a file system with next to no room, or of the given size."""
     folder = host.settings.folders.data / "snapshots"
     opened = open_host(host.settings)
-    opened.mounts.device(Path("tmpfs"), folder, kind="tmpfs", options="size=64k")
+    opened.mounts.device(Path("tmpfs"), folder, kind="tmpfs", options=f"size={size}")
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.models.errors import AenvError, ConflictError, EngineError, NotFoundError
+from aenv.models.errors import AenvError, ConflictError, EngineError, SnapshotDamagedError
 from aenv.models.settings import Settings
 from aenv.node.disks import images
 from aenv.node.disks.disk import Disk, DiskUsage
@@ -58,7 +58,7 @@ class DiskPool:
         that image.
 
         Raises CapacityError when the pool is full, ConflictError when the sandbox has one,
-        NotFoundError when there is no such image.
+        SnapshotDamagedError when there is no such image.
         """
         disk = self._disk(sandbox_id, DiskRecord(tuple(lowers), size_mb, source))
         making = asyncio.create_task(asyncio.to_thread(disk.make))
@@ -72,7 +72,10 @@ class DiskPool:
         except FileExistsError:
             raise ConflictError(f"Sandbox {sandbox_id} has a disk already.") from None
         except FileNotFoundError as error:
-            raise NotFoundError(f"The disk image {source} is gone: {error}") from None
+            raise SnapshotDamagedError(
+                f"The disk of snapshot {source} is gone from {self._store.root} ({error}): nothing "
+                "can start from it. Put it back from a copy of the data folder, or delete it."
+            ) from None
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise pool_is_full(self._store) from error

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aenv.models.errors import EngineError, ImageUnusableError
+from aenv.models.errors import EngineError, ImageUnusableError, SnapshotDamagedError
 from aenv.models.sandboxes import Resources
 from aenv.models.snapshots import Fingerprint
 from aenv.models.templates import GuestFacts
@@ -19,6 +19,7 @@ from aenv.node.engine import MemoryImage
 
 VERSION = 1
 MANIFEST, PRIVATE, CHECKSUM, MEMORY = "manifest.json", "private.json", "checksum", "memory"
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Version → what makes the next version's fields of it."""
 
@@ -95,27 +96,36 @@ def write(folder: Path, manifest: Manifest, private: Private) -> None:
     _write_private(folder / PRIVATE, secrets)
 
 
-def read(folder: Path) -> tuple[Manifest, Private]:
-    """Raises EngineError."""
+def read(folder: Path) -> Manifest:
+    """Raises SnapshotDamagedError, EngineError when another version wrote it."""
     try:
         found = migrated(json.loads((folder / MANIFEST).read_text()))
         found.pop("version")
         resources = Resources(**found.pop("resources"))
         facts = GuestFacts.from_json(found.pop("facts", None))
-        secrets = json.loads((folder / PRIVATE).read_text())
-        private = Private(
-            secrets["host_secret"], secrets["env_vars"], frozenset(secrets["secret_env"])
-        )
-        return Manifest(resources=resources, facts=facts, **found), private
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EngineError(f"the snapshot in {folder} cannot be read: {error!r}") from error
+        return Manifest(resources=resources, facts=facts, **found)
+    except _DAMAGE as error:
+        raise _damaged(folder / MANIFEST, error) from error
+
+
+def read_private(folder: Path) -> Private:
+    """Raises SnapshotDamagedError."""
+    try:
+        found = json.loads((folder / PRIVATE).read_text())
+        secret, variables = str(found["host_secret"]), dict(found["env_vars"])
+        return Private(secret, variables, frozenset(found["secret_env"]))
+    except _DAMAGE as error:
+        raise _damaged(folder / PRIVATE, error) from error
 
 
 def migrated(found: dict[str, Any]) -> dict[str, Any]:
-    """The manifest as this version writes it. ValueError when it is of a later version."""
+    """The manifest as this version writes it. EngineError when it is of one not known here."""
     while (version := found["version"]) != VERSION:
         if version not in _MIGRATIONS:
-            raise ValueError(f"manifest of version {version}; this server knows up to {VERSION}")
+            raise EngineError(
+                f"snapshot {found.get('id')} has a manifest of version {version}, and this server "
+                f"knows up to {VERSION}: start it with the newer server that wrote it"
+            )
         found = {**_MIGRATIONS[version](found), "version": version + 1}
     return found
 
@@ -127,6 +137,13 @@ def memory_files(image: Path) -> dict[str, int]:
         for path in sorted(image.rglob("*"))
         if path.is_file()
     }
+
+
+def _damaged(path: Path, error: Exception) -> SnapshotDamagedError:
+    return SnapshotDamagedError(
+        f"{path.name} of snapshot {path.parent.name} is damaged ({error!r}): its memory is lost, "
+        "and what starts from it boots from its disk"
+    )
 
 
 def _write_private(path: Path, content: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from aenv.models.errors import (
@@ -26,9 +26,12 @@ from aenv.models.errors import (
     EngineError,
     InvalidRequestError,
     NotFoundError,
+    SnapshotDamagedError,
 )
 from aenv.models.snapshots import SNAPSHOT_ID
 from aenv.node.snapshots import checksums, manifest
+from aenv.node.snapshots.found import Known, salvaged, scan
+from aenv.node.snapshots.found import Stored as Stored
 from aenv.node.snapshots.manifest import MEMORY, Manifest, Private
 
 logger = logging.getLogger(__name__)
@@ -40,18 +43,6 @@ _LULL = 2.0
 """Seconds a checksum waits: the processors belong to whoever asked for the snapshot, and many a
 snapshot is gone by then.
 """
-
-
-@dataclass(slots=True, eq=False)
-class Stored:
-    """A snapshot that is there. ``users``: how many start from it now."""
-
-    folder: Path
-    manifest: Manifest
-    private: Private
-    checksum: str = ""
-    users: int = 0
-    unused: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +65,7 @@ class SnapshotStore:
         self._folder = folder
         self._lull = lull
         self._found: dict[str, Stored] = {}
+        self._unreadable: dict[str, EngineError] = {}
         self._drafts: set[str] = set()
         self._unsummed: asyncio.Queue[Stored] = asyncio.Queue()
         self._summer: asyncio.Task[None] | None = None
@@ -81,7 +73,7 @@ class SnapshotStore:
 
     async def open(self, keep: frozenset[str]) -> None:
         """Read what is there; remove what was never finished and what is not in ``keep``."""
-        self._found = await asyncio.to_thread(self._scan, keep)
+        self._found, self._unreadable = await asyncio.to_thread(scan, self._folder, keep)
         for stored in self._found.values():
             self._sum_later(stored)
 
@@ -145,14 +137,31 @@ class SnapshotStore:
             if not stored.users:
                 stored.unused.set()
 
+    def salvage(self, snapshot_id: str, known: Known) -> None:
+        """Have the disk of a snapshot whose manifest is damaged, with what the caller knows. Does
+        nothing for any other.
+        """
+        damage = self._unreadable.get(snapshot_id)
+        if isinstance(damage, SnapshotDamagedError):
+            self._found[snapshot_id] = salvaged(self.place(snapshot_id), known, damage)
+            del self._unreadable[snapshot_id]
+
+    def damaged(self) -> list[str]:
+        """Those that have lost more than their memory can do without."""
+        found = [name for name, stored in self._found.items() if stored.damage]
+        return [*found, *self._unreadable]
+
     def get(self, snapshot_id: str) -> Stored:
-        """Raises NotFoundError."""
+        """Raises NotFoundError, EngineError when it cannot be read."""
+        if snapshot_id in self._unreadable:
+            raise self._unreadable[snapshot_id]
         if snapshot_id not in self._found:
             raise NotFoundError(f"there is no snapshot {snapshot_id} on this node")
         return self._found[snapshot_id]
 
     async def delete(self, snapshot_id: str, drop_disk: Callable[[], Awaitable[None]]) -> None:
         """Free its bytes, those of its disk by ``drop_disk``. Idempotent."""
+        self._unreadable.pop(snapshot_id, None)
         stored = self._found.pop(snapshot_id, None)
         if stored is not None and stored.users:
             try:
@@ -169,14 +178,17 @@ class SnapshotStore:
     async def verify(self, snapshot_id: str) -> None:
         """Compare the memory image with its checksum, once there is one. Raises EngineError."""
         async with self.using(snapshot_id) as stored:
+            if stored.damage is not None:
+                raise SnapshotDamagedError(stored.damage)
             if not stored.manifest.has_memory:
                 return
             stored.manifest.memory_image(stored.folder)
             found = await asyncio.to_thread(checksums.of, stored.folder / MEMORY)
             if stored.checksum and found != stored.checksum:
-                raise EngineError(
+                raise SnapshotDamagedError(
                     f"the memory image of snapshot {snapshot_id} is damaged: its checksum is "
-                    f"{found[:12]}…, not {stored.checksum[:12]}…; its disk can still be started"
+                    f"{found[:12]}…, not {stored.checksum[:12]}…; what starts from it boots from "
+                    "its disk"
                 )
 
     def _sum_later(self, stored: Stored) -> None:
@@ -197,21 +209,6 @@ class SnapshotStore:
                 stored.checksum = await asyncio.shield(self._sum)
             except OSError as error:  # deleted, or a full disk: a restart tries again
                 logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
-
-    def _scan(self, keep: frozenset[str]) -> dict[str, Stored]:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found: dict[str, Stored] = {}
-        for folder in self._folder.iterdir():
-            if folder.name not in keep:
-                shutil.rmtree(folder, ignore_errors=True)
-                continue
-            try:
-                facts, private = manifest.read(folder)
-            except EngineError as error:
-                logger.error("%s; it is left alone", error)
-                continue
-            found[folder.name] = Stored(folder, facts, private, checksums.read(folder))
-        return found
 
 
 async def _patiently(work: Callable[[Path], str], folder: Path) -> str:
