@@ -22,9 +22,7 @@ from aenv.node.runsc import pin
 pytestmark = [pytest.mark.gvisor, pytest.mark.root]
 
 
-def killer(
-    host: Host, sandbox_id: str, *, gofer: bool = False
-) -> Callable[[str], Awaitable[None]]:
+def killer(host: Host, sandbox_id: str, *, gofer: bool = False) -> Callable[[str], Awaitable[None]]:
     """Kills the sandbox process of whatever machine has that id at the moment, or its file
     server.
     """
