@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.fakes.waiting import until_equal
 from tests.node.timetravel.travel import Host, new_snapshot_id
 
 from aenv.models.errors import ConflictError, EngineError, NotFoundError
 from aenv.models.snapshots import RestoreMode
+from aenv.node.usage import MIB
 
 pytestmark = [pytest.mark.gvisor, pytest.mark.root]
 
@@ -117,6 +119,41 @@ async def test_ten_pauses_with_changes_between_lose_nothing(host: Host) -> None:
         assert await guest.sh("md5sum /root/[0-9]") == sums
     assert (await guest.sh("cat /root/turns")).split() == [str(turn) for turn in range(10)]
     assert (await guest.count())[0] == pid
+
+
+async def test_ten_pauses_of_all_kinds_lose_nothing_and_leave_no_images(host: Host) -> None:
+    guest = await host.create()
+    engine = await host.node._engines.get("gvisor")
+    whom, rooms = guest.spec.sandbox_id, []
+    for turn in range(10):
+        await guest.start_counter()
+        pid, _ = await guest.count()
+        await guest.sh(f"echo {turn} >> /root/turns; head -c 12M /dev/urandom > /root/big")
+        sums = await guest.sh("md5sum /root/big /root/turns")
+        name, kind = new_snapshot_id(), ("hot", "warm", "disk")[turn % 3]
+        await host.node.pause(whom, name, memory=kind != "disk")
+        if kind == "warm":
+            await host.node.demote(whom)
+
+        guest = await host.resume(guest, name)
+        await host.node.delete_snapshot(name)
+
+        assert guest.running.restored == kind
+        assert await guest.sh("md5sum /root/big /root/turns") == sums
+        if kind != "disk":
+            assert (await guest.count())[0] == pid
+        await guest.sh("pkill -f [r]oot/count || true")
+        await guest.sh("rm -f /root/count")
+        assert await host.disk_images() == []
+        assert list((host.settings.folders.data / "snapshots").iterdir()) == []
+        rooms.append(await engine.disk_room() or 0)
+    assert (await guest.sh("cat /root/turns")).split() == [str(turn) for turn in range(10)]
+
+    async def freed() -> bool:
+        await host.node.settle(whom)  # btrfs frees with its next transaction
+        return (await engine.disk_room() or 0) > max(rooms) - 40 * MIB
+
+    await until_equal(freed, True, timeout=60)
 
 
 async def test_pausing_and_resuming_twice_has_one_outcome(host: Host) -> None:
