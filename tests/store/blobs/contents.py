@@ -28,11 +28,12 @@ async def whole(store: BlobStore, blob_id: str) -> bytes:
 
 
 def objects_in(store: BlobStore) -> dict[str, Path]:
-    """Key → file of all objects but the marker."""
+    """Key → file of all objects but the marker; what is being written is none."""
     folder = store.objects.folder
     assert folder is not None
     return {
         str(path.relative_to(folder)): path
         for kind in ("chunks", "blobs")
         for path in (folder / kind).glob("*/*")
+        if "#" not in path.name
     }

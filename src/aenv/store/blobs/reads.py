@@ -5,6 +5,7 @@ byte of it is given out.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import secrets
@@ -15,6 +16,7 @@ from pathlib import Path
 from aenv.models.blobs import BlobRef, Progress
 from aenv.models.errors import BlobDamagedError, BlobStoreError, DiskFullError, InvalidRequestError
 from aenv.store.blobs import frames, manifests
+from aenv.store.blobs.groups import unwrapped
 from aenv.store.blobs.manifests import Manifest, Part
 from aenv.store.blobs.objects import Objects
 
@@ -101,8 +103,6 @@ async def fetch(objects: Objects, ref: BlobRef, path: Path, report: Report) -> N
         await asyncio.to_thread(os.replace, partial, path)
         await asyncio.to_thread(_sync_folder, path.parent)
     except OSError as error:
-        if isinstance(error, BlobStoreError):
-            raise
         raise _local(error, path) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -121,9 +121,10 @@ async def _fill(reader: BlobReader, descriptor: int, report: Report) -> None:
             done += part.length
             report(Progress("downloading", done, reader.ref.length))
 
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(REQUESTS):
-            tasks.create_task(work())
+    with unwrapped():
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(REQUESTS):
+                tasks.create_task(work())
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:
@@ -151,8 +152,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _local(error: OSError, path: Path) -> BlobStoreError | DiskFullError:
-    import errno
-
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"no room for {path}; free some disk space")
     return BlobStoreError(f"{path} cannot be written: {error.strerror}")

@@ -12,15 +12,15 @@ was put is held from the moment it is whole.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 from aenv.models.blobs import BlobRef, Collected, Progress, StoreUsage, Uploaded, Verified
-from aenv.models.errors import AenvError
 from aenv.models.settings import Settings
 from aenv.store.blobs import collecting, inventory, markers, places, reads, verifying
+from aenv.store.blobs.groups import unwrapped
 from aenv.store.blobs.ledger import Ledger
 from aenv.store.blobs.objects import Objects
 from aenv.store.blobs.reads import BlobReader
@@ -58,7 +58,7 @@ class BlobStore:
         when this returns, held by ``holder``, or it is not. After a failure or a crash the same put
         goes on with what lacks.
         """
-        with _unwrapped():
+        with unwrapped():
             async with self.ledger.upload() as lease:
                 return await Upload(self.objects, self.ledger, lease, report).run(source, holder)
 
@@ -74,8 +74,7 @@ class BlobStore:
 
     async def fetch(self, ref: BlobRef, path: Path, *, report: Report = _quiet) -> None:
         """The whole blob into a file, sparse; the file is complete or not there."""
-        with _unwrapped():
-            await reads.fetch(self.objects, ref, path, report)
+        await reads.fetch(self.objects, ref, path, report)
 
     async def hold(self, blob_id: str, holder: str) -> None:
         """One more needs it. Idempotent. Raises NotFoundError when it is gone."""
@@ -95,28 +94,7 @@ class BlobStore:
 
     async def verify(self, *, report: Report = _quiet) -> Verified:
         """Read and compare everything."""
-        with _unwrapped():
-            return await verifying.verify(self.objects, self.ledger, report)
+        return await verifying.verify(self.objects, self.ledger, report)
 
     async def usage(self, *, report: Report = _quiet) -> StoreUsage:
         return await inventory.usage(self.objects, self.ledger, report)
-
-
-@contextmanager
-def _unwrapped() -> Iterator[None]:
-    """The first of ours of a group of errors: the others follow from it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        for error in _leaves(group):
-            if isinstance(error, AenvError):
-                raise error from group
-        raise
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, distinct, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
 from aenv.models.blobs import Damage, Progress, Verified
 from aenv.models.errors import BlobDamagedError, BlobMissingError
@@ -143,6 +143,6 @@ def _mark_blobs(db: Connection, outcomes: list[_Outcome]) -> list[Damage]:
 
 def _damage(db: Connection, key: str, reason: str, hit: ColumnElement[bool]) -> Damage:
     ids = db.scalars(select(blobs.c.id).where(hit).order_by(blobs.c.seq))
-    names = select(distinct(holders.c.holder)).join(blobs, blobs.c.seq == holders.c.blob)
+    names = select(holders.c.holder).join(blobs, blobs.c.seq == holders.c.blob).distinct()
     who = db.scalars(names.where(hit).order_by(holders.c.holder))
     return Damage(key, reason, tuple(ids), tuple(who))
