@@ -44,10 +44,20 @@ def test_ids_may_be_shortened(cli: Cli, sandbox: str) -> None:
 def test_what_goes_wrong_is_one_line(cli: Cli, sandbox: str) -> None:
     assert "there is no sandbox" in cli.fail("exec", "nosuch", "true")
     assert "/nowhere" in cli.fail("exec", "-w", "/nowhere", sandbox, "true")
-    assert "no-such-program" in cli.fail("exec", sandbox, "no-such-program")
-    assert "timeout of 0.3 s" in cli.fail("exec", "--timeout", "0.3", sandbox, "sleep", "4731")
+    assert "no-such-program" in cli.fail("exec", sandbox, "no-such-program", code=127)
+    assert "/no/such" in cli.fail("exec", sandbox, "/no/such/program", code=127)
+    assert "/etc" in cli.fail("exec", sandbox, "/etc", code=126)
+    assert "timeout of 0.3 s" in cli.fail(
+        "exec", "--timeout", "0.3", sandbox, "sleep", "4731", code=124
+    )
     assert "needs a terminal" in cli.fail("exec", "-t", sandbox, "true", code=2)
     assert "KEY=VALUE" in cli.fail("exec", "-e", "A", sandbox, "true", code=2)
+
+
+def test_a_death_by_signal_is_128_and_its_number(cli: Cli, sandbox: str) -> None:
+    for number in (9, 15, 31, 35):
+        done = cli.run("exec", sandbox, "sh", "-c", f"kill -{number} $$", check=False)
+        assert done.returncode == 128 + number
 
 
 def test_ctrl_c_kills_the_command(cli: Cli, sandbox: str, plane: ControlPlane) -> None:

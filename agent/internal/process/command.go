@@ -123,7 +123,7 @@ func lookPath(name, dir, path string) (string, error) {
 			return candidate, nil
 		}
 	}
-	return "", invalid("command '%s' not found in PATH (%s)", name, path)
+	return "", because(reasonNotFound, invalid("command '%s' not found in PATH (%s)", name, path))
 }
 
 // checkDir refuses a working directory that is not there.
@@ -143,16 +143,33 @@ func checkDir(dir string) error {
 // startError explains why fork or exec failed.
 func (c *Command) startError(err error) error {
 	if c.path == bash && errors.Is(err, syscall.ENOENT) && !isProgram(bash) {
-		return invalid("this sandbox has no shell: neither bash nor sh; start a program with its arguments instead")
+		return because(reasonNotFound,
+			invalid("this sandbox has no shell: neither bash nor sh; start a program with its arguments instead"))
 	}
 	text := fmt.Errorf("error starting process '%s' in '%s' as '%s': %w", c.Config.GetCmd(), c.dir, c.User.Name, err)
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EMFILE):
 		return connect.NewError(connect.CodeResourceExhausted, text)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return connect.NewError(connect.CodePermissionDenied, text)
+		return because(reasonNotExecutable, connect.NewError(connect.CodePermissionDenied, text))
+	case errors.Is(err, syscall.ENOENT):
+		return because(reasonNotFound, connect.NewError(connect.CodeInvalidArgument, text))
+	case errors.Is(err, syscall.ENOEXEC):
+		return because(reasonNotExecutable, connect.NewError(connect.CodeInvalidArgument, text))
 	}
 	return connect.NewError(connect.CodeInvalidArgument, text)
+}
+
+// Why a command did not start, where a shell has an exit code of its own for it.
+const (
+	reasonHeader        = "X-Aenv-Reason"
+	reasonNotFound      = "command-not-found"      // 127
+	reasonNotExecutable = "command-not-executable" // 126
+)
+
+func because(reason string, err *connect.Error) error {
+	err.Meta().Set(reasonHeader, reason)
+	return err
 }
 
 // attributes puts the process into a session of its own, as the user.
@@ -167,6 +184,6 @@ func (c *Command) attributes(files []uintptr) *syscall.ProcAttr {
 	return &syscall.ProcAttr{Dir: c.dir, Env: c.env, Files: files, Sys: sys}
 }
 
-func invalid(format string, args ...any) error {
+func invalid(format string, args ...any) *connect.Error {
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }

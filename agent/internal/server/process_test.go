@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -72,21 +73,33 @@ func TestStartRefuses(t *testing.T) {
 		name    string
 		request *pb.StartRequest
 		code    connect.Code
+		reason  string
 	}{
-		{"a missing cwd", config(func(c *pb.ProcessConfig) { c.Cwd = proto.String("/nope") }), connect.CodeInvalidArgument},
-		{"a file as cwd", config(func(c *pb.ProcessConfig) { c.Cwd = proto.String("/etc/passwd") }), connect.CodeInvalidArgument},
-		{"a missing command", config(func(c *pb.ProcessConfig) { c.Cmd = "no-such-command" }), connect.CodeInvalidArgument},
-		{"a missing program", config(func(c *pb.ProcessConfig) { c.Cmd = "/no/such" }), connect.CodeInvalidArgument},
-		{"a directory as program", config(func(c *pb.ProcessConfig) { c.Cmd = "/etc" }), connect.CodePermissionDenied},
-		{"NUL in an argument", config(func(c *pb.ProcessConfig) { c.Args = []string{"a\x00b"} }), connect.CodeInvalidArgument},
-		{"= in a variable's name", config(func(c *pb.ProcessConfig) { c.Envs = map[string]string{"A=B": "c"} }), connect.CodeInvalidArgument},
-		{"no process", &pb.StartRequest{}, connect.CodeInvalidArgument},
+		{"a missing cwd", config(func(c *pb.ProcessConfig) { c.Cwd = proto.String("/nope") }), connect.CodeInvalidArgument, ""},
+		{"a file as cwd", config(func(c *pb.ProcessConfig) { c.Cwd = proto.String("/etc/passwd") }), connect.CodeInvalidArgument, ""},
+		{"a missing command", config(func(c *pb.ProcessConfig) { c.Cmd = "no-such-command" }), connect.CodeInvalidArgument, "command-not-found"},
+		{"a missing program", config(func(c *pb.ProcessConfig) { c.Cmd = "/no/such" }), connect.CodeInvalidArgument, "command-not-found"},
+		{"a directory as program", config(func(c *pb.ProcessConfig) { c.Cmd = "/etc" }), connect.CodePermissionDenied, "command-not-executable"},
+		{"NUL in an argument", config(func(c *pb.ProcessConfig) { c.Args = []string{"a\x00b"} }), connect.CodeInvalidArgument, ""},
+		{"= in a variable's name", config(func(c *pb.ProcessConfig) { c.Envs = map[string]string{"A=B": "c"} }), connect.CodeInvalidArgument, ""},
+		{"no process", &pb.StartRequest{}, connect.CodeInvalidArgument, ""},
 	}
 	for _, c := range cases {
 		if r := launch(t, s.processes(), c.request, 0).rest(); r.pid != 0 || connect.CodeOf(r.err) != c.code {
 			t.Errorf("%s: pid %d, %v, want %v", c.name, r.pid, r.err, c.code)
+		} else if got := reason(r.err); got != c.reason {
+			t.Errorf("%s: reason %q, want %q", c.name, got, c.reason)
 		}
 	}
+}
+
+// reason is what tells clients the exit code of a shell that could not start the command.
+func reason(err error) string {
+	var refused *connect.Error
+	if !errors.As(err, &refused) {
+		return ""
+	}
+	return refused.Meta().Get("X-Aenv-Reason")
 }
 
 func TestTimeoutKillsTheWholeTree(t *testing.T) {

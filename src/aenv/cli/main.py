@@ -25,7 +25,9 @@ from aenv.cli.apps import app, common
 
 
 def main() -> NoReturn:
-    """Exit code 0, 1 (failed), 2 (wrong usage), or that of the command ``exec`` ran."""
+    """Exit code 0, 1 (failed), 2 (wrong usage), or that of the command ``exec`` ran; 124, 126 and
+    127 as of ``timeout`` and the shells.
+    """
     from aenv.models.errors import AenvError
 
     try:
@@ -36,10 +38,21 @@ def main() -> NoReturn:
         from aenv.cli.outputs import failure
 
         failure(error)
-        sys.exit(1)
+        sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
+
+
+def _exit_code(error: Exception) -> int:
+    from aenv.models import errors
+
+    codes: dict[type[Exception], int] = {
+        errors.CommandTimeoutError: 124,
+        errors.CommandNotExecutableError: 126,
+        errors.CommandNotFoundError: 127,
+    }
+    return codes.get(type(error), 1)
 
 
 if __name__ == "__main__":

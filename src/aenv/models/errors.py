@@ -52,6 +52,12 @@ class InvalidRequestError(CallerError):
     code = "invalid_request"
 
 
+class CommandNotFoundError(InvalidRequestError):
+    """The sandbox has no program of that name."""
+
+    code = "command_not_found"
+
+
 class UnauthorizedError(CallerError):
     code = "unauthorized"
     status = 401
@@ -60,6 +66,12 @@ class UnauthorizedError(CallerError):
 class ForbiddenError(CallerError):
     code = "forbidden"
     status = 403
+
+
+class CommandNotExecutableError(ForbiddenError):
+    """What was to be started is a folder, no program, or not for this user to start."""
+
+    code = "command_not_executable"
 
 
 class NotFoundError(CallerError):

@@ -20,6 +20,7 @@ _HEADER = struct.Struct(">BI")
 _COMPRESSED = 0b01
 _END_OF_STREAM = 0b10
 _MAX_MESSAGE = 64 << 20
+_REASON = "x-aenv-reason"
 
 
 def envelope(message: dict[str, Any], *, flags: int = 0, codec: Codec = JSON) -> bytes:
@@ -33,7 +34,7 @@ class EnvelopeReader:
     def __init__(self, codec: Codec = JSON) -> None:
         self._codec = codec
         self._buffer = bytearray()
-        self._error: dict[str, Any] | None = None
+        self._end: dict[str, Any] = {}
         self.ended = False
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
@@ -55,21 +56,26 @@ class EnvelopeReader:
             del self._buffer[:end]
             if flags & _END_OF_STREAM:
                 self.ended = True
-                self._error = JSON.decode(payload).get("error")
+                self._end = JSON.decode(payload)
                 break
             messages.append(self._codec.decode(payload))
         return messages
 
     def check_end(self) -> None:
         """Raise what the last frame says, or that it never came."""
-        if self._error:
+        if error := self._end.get("error"):
             raise faults.from_rpc(
-                str(self._error.get("code", "")), str(self._error.get("message", ""))
+                str(error.get("code", "")), str(error.get("message", "")), self._reason()
             )
         if not self.ended:
             raise AgentUnreachableError(
                 "the connection to the sandbox was cut: it was killed or reached its end of life"
             )
+
+    def _reason(self) -> str:
+        metadata = self._end.get("metadata") or {}
+        values = (value for name, value in metadata.items() if name.lower() == _REASON)
+        return next((str(value[0]) for value in values if value), "")
 
 
 async def unary(

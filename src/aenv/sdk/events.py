@@ -27,6 +27,11 @@ _SIGNAL_WORDS = {
     "broken pipe": signals.SIGPIPE,
     "alarm clock": signals.SIGALRM,
     "terminated": signals.SIGTERM,
+    "CPU time limit exceeded": signals.SIGXCPU,
+    "file size limit exceeded": signals.SIGXFSZ,
+    "virtual timer expired": signals.SIGVTALRM,
+    "profiling timer expired": signals.SIGPROF,
+    "bad system call": signals.SIGSYS,
 }
 
 
@@ -63,6 +68,12 @@ def exited(end: dict[str, Any]) -> Exited:
     code = int(end.get("exitCode") or 0)
     if status.startswith("signal: "):
         word = status.removeprefix("signal: ").removesuffix(" (core dumped)")
-        number = _SIGNAL_WORDS.get(word)
+        number = _SIGNAL_WORDS.get(word) or _number(word)
         code = 128 + number if number else (code if code > 0 else 128)
     return Exited(exit_code=code, status=status, error=end.get("error") or None)
+
+
+def _number(word: str) -> int | None:
+    """Of a signal without a name, such as the real-time ones: ``signal 34``."""
+    number = word.removeprefix("signal ")
+    return int(number) if number.isdecimal() else None

@@ -11,6 +11,8 @@ from aenv.models.errors import (
     AgentUnreachableError,
     CallerError,
     CapacityError,
+    CommandNotExecutableError,
+    CommandNotFoundError,
     CommandTimeoutError,
     ConflictError,
     Culprit,
@@ -54,6 +56,11 @@ _BY_RPC: dict[str, type[AenvError]] = {
     "unimplemented": NotBuiltYetError,
 }
 
+_BY_REASON: dict[str, type[AenvError]] = {
+    "command-not-found": CommandNotFoundError,
+    "command-not-executable": CommandNotExecutableError,
+}
+
 
 def from_response(
     status: int, content: bytes, *, retry_after: str | None = None, what: str = "request"
@@ -75,9 +82,10 @@ def from_body(body: dict[str, Any]) -> AenvError:
     return from_response(int(body.get("code") or 500), json.dumps(body).encode())
 
 
-def from_rpc(code: str, message: str) -> AenvError:
-    """The error in a Connect stream's last frame."""
-    return _BY_RPC.get(code, InfrastructureError)(message or code)
+def from_rpc(code: str, message: str, reason: str = "") -> AenvError:
+    """The error in a Connect stream's last frame; ``reason``: our agent's, where it says more."""
+    known = _BY_REASON.get(reason) or _BY_RPC.get(code, InfrastructureError)
+    return known(message or code)
 
 
 def _proxy_error(body: dict[str, Any], message: str) -> AenvError:
