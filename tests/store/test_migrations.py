@@ -10,8 +10,8 @@ from tests.store.blobs.contents import stream, whole
 from aenv.models.folders import Folders
 from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import Settings
-from aenv.store import sandboxes as rows
 from aenv.store import builds, schema, snapshots
+from aenv.store import sandboxes as rows
 from aenv.store.blobs.store import BlobStore
 from aenv.store.catalog import Catalog
 

@@ -1,14 +1,16 @@
 """Making sandboxes: quotas, idempotency keys, the boot, the route.
 
-A create runs in a task of its own: a caller that hangs up does not leave a half-made sandbox, and
-callers with the same idempotency key join it. Whatever goes wrong, the sandbox is ended through
-``endings`` and leaves nothing.
+A create runs in a task of its own: a caller that hangs up does not leave a half-made sandbox, nor
+one that nobody knows of; with an idempotency key it is made all the same, for the retry, and callers
+with the same key join it. Whatever goes wrong, the sandbox is ended through ``endings`` and leaves
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 from sqlalchemy import Connection
@@ -30,7 +32,7 @@ from aenv.models.errors import (
     InfrastructureError,
 )
 from aenv.models.ids import new_sandbox_id, new_token
-from aenv.models.sandboxes import SandboxState
+from aenv.models.sandboxes import EndKind, SandboxState
 from aenv.models.settings import Quotas
 from aenv.node.port import RunningSandbox
 from aenv.store import idempotency
@@ -87,7 +89,22 @@ class Creation:
         )
         self._s.boots.making[draft.id] = task
         task.add_done_callback(lambda _: self._s.boots.making.pop(draft.id, None))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if request.idempotency_key is None and not self.closed:
+                self._s.background.start(self._give_up(draft.id, task), f"give up {draft.id}")
+            raise
+
+    async def _give_up(self, sandbox_id: str, making: asyncio.Task[SandboxRecord]) -> None:
+        """End what nobody will hear of, at once or, if it is not written down yet, once made."""
+        for _ in range(2):
+            with suppress(AenvError):
+                await self._s.endings.end(
+                    sandbox_id, EndKind.KILLED, "its caller hung up before the answer"
+                )
+                return
+            await asyncio.wait({making})
 
     async def _make(
         self, request: CreateRequest, draft: SandboxRecord, start: Start, started: float
@@ -107,7 +124,8 @@ class Creation:
             await self._s.endings.abandon(draft, error)
             raise
         self._s.telemetry.created(time.monotonic() - started)
-        self._s.background.start(self._count_use(record.template), "count use")
+        used = start.counted or record.template
+        self._s.background.start(self._count_use(used), "count use")
         log.info("sandbox runs", sandbox_id=record.id, template=record.template)
         return record
 

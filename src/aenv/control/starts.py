@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from aenv.control.builds.library import Library
 from aenv.control.deadlines import deadline
 from aenv.control.requests import CreateRequest
 from aenv.control.snapshots import SnapshotRecord, Snapshots
@@ -22,7 +23,7 @@ INFO_TIMEOUT = 20.0
 @dataclass(frozen=True, slots=True)
 class Start:
     """``template`` is the node's; ``template_id`` what the API shows. ``engine``: the only one
-    that can start from the snapshot.
+    that can start from the snapshot. ``counted``: whose use it is, if not the node's template's.
     """
 
     template: str
@@ -33,20 +34,32 @@ class Start:
     env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
     parent_sandbox: str | None = None
     parent_snapshot: str | None = None
+    counted: str | None = None
 
 
 class Starts:
     def __init__(
-        self, node: Node, templates: Templates, snapshots: Snapshots, settings: Settings
+        self,
+        node: Node,
+        templates: Templates,
+        snapshots: Snapshots,
+        library: Library,
+        settings: Settings,
     ) -> None:
         self._node = node
         self._templates = templates
         self._snapshots = snapshots
+        self._library = library
         self._settings = settings
         self._engines: dict[str, Capabilities] = {}
 
     async def of(self, team: str, request: CreateRequest) -> Start:
         """NotFoundError, and what :meth:`Templates.require` raises."""
+        built = await self._library.find(team, request.template)
+        if built is not None:
+            build, image = built
+            start = _from_snapshot(image, request, "template")
+            return replace(start, template_id=build.template_id, counted=build.template_id)
         snapshot = await self._snapshots.find(team, request.template)
         if snapshot is not None:
             return _from_snapshot(snapshot, request)
@@ -68,7 +81,9 @@ class Starts:
             )
 
 
-def _from_snapshot(snapshot: SnapshotRecord, request: CreateRequest) -> Start:
+def _from_snapshot(
+    snapshot: SnapshotRecord, request: CreateRequest, noun: str = "snapshot"
+) -> Start:
     """With the resources it was taken with: its memory can come back into nothing else."""
     held = snapshot.resources
     for name, asked, has in (
@@ -78,11 +93,12 @@ def _from_snapshot(snapshot: SnapshotRecord, request: CreateRequest) -> Start:
     ):
         if asked is not None and asked != has:
             raise InvalidRequestError(
-                f"{name}: a sandbox from a snapshot has the snapshot's, {has:g}; leave it out"
+                f"{name}: a sandbox from a {noun} that was built or taken has its own, {has:g}; "
+                "leave it out"
             )
     if request.engine not in (None, snapshot.engine):
         raise InvalidRequestError(
-            f"engine: the snapshot was taken with {snapshot.engine!r}; leave it out"
+            f"engine: the {noun} was made with {snapshot.engine!r}; leave it out"
         )
     return Start(
         template=snapshot.base,
@@ -91,8 +107,8 @@ def _from_snapshot(snapshot: SnapshotRecord, request: CreateRequest) -> Start:
         snapshot=snapshot.id,
         engine=snapshot.engine,
         env_vars=snapshot.env_vars,
-        parent_sandbox=snapshot.sandbox_id,
-        parent_snapshot=snapshot.id,
+        parent_sandbox=snapshot.sandbox_id if noun == "snapshot" else None,
+        parent_snapshot=snapshot.id if noun == "snapshot" else None,
     )
 
 

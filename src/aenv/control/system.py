@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -16,6 +16,8 @@ from aenv.control import adoption
 from aenv.control.background import Background
 from aenv.control.belated import Belated
 from aenv.control.boots import Boots
+from aenv.control.builds.house import BuildHouse
+from aenv.control.builds.startups import Patience
 from aenv.control.clocks import Clock, SystemClock
 from aenv.control.creation import Creation
 from aenv.control.doors import Doors
@@ -54,12 +56,14 @@ CLOSE_GRACE = 10.0
 class Timing:
     """Seconds: how long a create waits for a template, the reaper's longest sleep, the first pause
     before a destroy is tried again, between attempts to keep what was paused on a full disk.
+    ``patience``: with the commands of a template that is built.
     """
 
     template_wait: float = 45.0
     tick: float = 0.5
     retry_pause: float = 1.0
     keep_again: float = 30.0
+    patience: Patience = field(default_factory=Patience)
 
 
 class System:
@@ -126,7 +130,10 @@ class System:
         images = self._images = Images(node, clock, self._background, pause=timing.retry_pause)
         self.snapshots = Snapshots(services, images)
         self._belated = Belated(services, images, every=timing.keep_again)
-        starts = Starts(node, self.templates, self.snapshots, settings)
+        self.building = BuildHouse.of(
+            settings, catalog, node, clock, images, self.templates, self.activity, timing.patience
+        )
+        starts = Starts(node, self.templates, self.snapshots, self.building.library, settings)
         self._creation = Creation(services, starts)
         self.forks = Forks(services, self._creation, self.snapshots)
         self.sandboxes = Sandboxes(
@@ -169,6 +176,7 @@ class System:
         shutdown that killed all, the node leaves nothing on the host.
         """
         self._creation.closed = True
+        await self.building.builds.close()
         for loop in self._loops:
             loop.cancel()
         if self._loops:
@@ -197,6 +205,7 @@ class System:
 
     async def _start(self) -> None:
         await self.keys.open(self.settings.folders, self.settings.api_key)
+        await self.building.open()
         await adoption.adopt(self.catalog, self.node, self.routes, self._endings, self._images)
         self._run(self._reaper.run(), "reaper")
         self._run(self._exits.run(), "exits")

@@ -48,7 +48,7 @@ class Templates:
 
     async def all(self) -> list[Template]:
         """What can be started, and built-in ones on their way."""
-        infos = {info.name: info for info in await self._infos()}
+        infos = {info.name: info for info in await self.infos()}
         uses = await self._catalog.read(rows.uses)
         found = [
             _template(name, info, TemplateStatus.READY, uses.get(name))
@@ -63,7 +63,7 @@ class Templates:
 
     async def get(self, reference: str) -> Template:
         """NotFoundError when nothing of that name or id is there or on its way."""
-        name = self.name_of(reference, [info.name for info in await self._infos()])
+        name = self.name_of(reference, [info.name for info in await self.infos()])
         for template in await self.all():
             if template.name == name:
                 return template
@@ -71,7 +71,7 @@ class Templates:
 
     async def exists(self, name: str) -> bool:
         """Whether ``name`` is that of a template, built or built in."""
-        return name in BUILT_IN or name in [info.name for info in await self._infos()]
+        return name in BUILT_IN or name in [info.name for info in await self.infos()]
 
     async def require(self, reference: str) -> TemplateInfo:
         """The template to start. Starts or joins the build of a built-in one, or the pull of an
@@ -79,14 +79,14 @@ class Templates:
 
         NotFoundError, TemplateNotReadyError (with the progress), TemplateBuildError.
         """
-        infos = {info.name: info for info in await self._infos()}
+        infos = {info.name: info for info in await self.infos()}
         name = self.name_of(reference, list(infos))
         if name in infos:
             return infos[name]
         progress = await self.ensure(name, wait=self._wait)
         if progress.status is not TemplateStatus.READY:
             raise _not_ready(progress)
-        for info in await self._infos():
+        for info in await self.infos():
             if info.name == name:
                 return info
         raise _unknown(reference)
@@ -112,7 +112,7 @@ class Templates:
             return await self._node.template_progress(name)
 
     async def delete(self, reference: str) -> None:
-        name = self.name_of(reference, [info.name for info in await self._infos()])
+        name = self.name_of(reference, [info.name for info in await self.infos()])
         async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
             await self._node.delete_template(name)
 
@@ -135,7 +135,8 @@ class Templates:
         image = _image_name(reference)
         return name if ours and not colon and image not in known else image
 
-    async def _infos(self) -> list[TemplateInfo]:
+    async def infos(self) -> list[TemplateInfo]:
+        """What the node can start now."""
         async with deadline(NODE_TIMEOUT, "asking the node for its templates"):
             return await self._node.templates()
 

@@ -63,6 +63,17 @@ class BlobSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """``at_once``: builds that run beside each other. ``cache_mb``: what cached steps may hold,
+    ``files_mb``: what uploaded files of COPY steps may.
+    """
+
+    at_once: int = 2
+    cache_mb: int = 10240
+    files_mb: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
 class Quotas:
     """Per API key; None = unlimited."""
 
@@ -105,3 +116,4 @@ class Settings:
     quotas: Quotas = field(default_factory=Quotas)
     registry: RegistrySettings = field(default_factory=RegistrySettings)
     store: BlobSettings = field(default_factory=BlobSettings)
+    builds: BuildSettings = field(default_factory=BuildSettings)

@@ -6,7 +6,7 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -35,13 +35,11 @@ class AgentWorkbench(Workbench):
         self._agent = resident.agent
         self._memos = memos
 
-    async def run(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
-        async with aclosing(self._start(command)) as events:
-            async for event in events:
-                yield event
+    def run(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:
+        return self._start(command, {"x-aenv-stdout": "unlogged"})
 
-    async def spawn(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
-        return self._start(replace(command, timeout=0))
+    def spawn(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:
+        return self._start(replace(command, timeout=0), {})
 
     async def unpack(self, archive: AsyncIterator[bytes], size: int, target: CopyTarget) -> int:
         query = {
@@ -91,7 +89,9 @@ class AgentWorkbench(Workbench):
             )
         _check(reply)
 
-    async def _start(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:
+    async def _start(
+        self, command: GuestCommand, extra: Mapping[str, str]
+    ) -> AsyncGenerator[Output | Ended, None]:
         cmd, *args = command.argv
         process: dict[str, Any] = {"cmd": cmd, "args": args, "envs": dict(command.env)}
         if command.cwd:
@@ -103,7 +103,7 @@ class AgentWorkbench(Workbench):
             "x-access-token": self._agent.access_token,
             "authorization": "Basic " + b64encode(f"{command.user}:".encode()).decode(),
             "keepalive-ping-interval": str(_KEEPALIVE),
-            "x-aenv-stdout": "unlogged",
+            **extra,
         }
         if command.timeout:
             headers["connect-timeout-ms"] = str(int(command.timeout * 1000))

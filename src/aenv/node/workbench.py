@@ -7,7 +7,7 @@ on the host.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from aenv.models.errors import EnvironmentFaultError
@@ -73,11 +73,11 @@ class Workbench(ABC):
     """All raise StepError, AgentUnreachableError when the sandbox is gone, DiskFullError."""
 
     @abstractmethod
-    def run(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
+    def run(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:
         """Its output as it comes; :class:`Ended` is the last."""
 
     @abstractmethod
-    async def spawn(self, command: GuestCommand) -> AsyncIterator[Output | Ended]:
+    def spawn(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:
         """Start it; it runs on when nobody reads what it writes any more."""
 
     @abstractmethod

@@ -13,11 +13,13 @@ from aenv.server.auth import Authenticated
 from aenv.server.middleware import Limited, Observed
 from aenv.server.openapi import document_of
 from aenv.server.routers import (
+    builds,
     lifecycles,
     observations,
     operations,
     sandboxes,
     snapshots,
+    tags,
     templates,
 )
 
@@ -27,6 +29,8 @@ ORDER = (
     snapshots.router,
     observations.router,
     operations.router,
+    builds.router,
+    tags.router,
 )
 
 

@@ -5,6 +5,7 @@ here.
 |---|---|
 | ``/health``, ``/openapi.json`` | nothing |
 | ``/metrics`` | nothing from loopback without a forwarding header, else a key |
+| ``PUT /templates/{id}/files/{hash}`` | the signature in the link |
 | ``/admin/*`` | an admin key |
 | everything else | a key, in exactly one ``X-API-Key`` header |
 """
@@ -12,6 +13,7 @@ here.
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +24,7 @@ from aenv.server import errors
 
 OPEN = frozenset({"/health", "/openapi.json"})
 KEY = b"x-api-key"
+UPLOAD = re.compile(r"/templates/[^/]+/files/[^/]+\Z")
 
 
 class Authenticated:
@@ -66,7 +69,12 @@ def caller_of(request: Request) -> Caller:
 def is_open(scope: Scope) -> bool:
     """Whether a request needs no key."""
     path = scope["path"]
-    return path in OPEN or (path == "/metrics" and _is_local(scope))
+    return path in OPEN or is_upload(scope) or (path == "/metrics" and _is_local(scope))
+
+
+def is_upload(scope: Scope) -> bool:
+    """Whether it carries the files of a build, and the right to, in its link."""
+    return scope["method"] == "PUT" and UPLOAD.match(scope["path"]) is not None
 
 
 def _is_local(scope: Scope) -> bool:

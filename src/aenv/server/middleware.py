@@ -16,6 +16,7 @@ from aenv.control.idling import Activity
 from aenv.control.telemetry import Telemetry
 from aenv.models.errors import CallerError
 from aenv.server import errors
+from aenv.server.auth import is_upload
 
 log = structlog.get_logger()
 MAX_BODY = 8 * 2**20
@@ -92,14 +93,16 @@ class Observed:
 
 
 class Limited:
-    """Answers 413 to a body above ``limit`` bytes, announced or not, without keeping it."""
+    """Answers 413 to a body above ``limit`` bytes, announced or not, without keeping it. The files
+    of a build are streamed, and bounded where they are kept.
+    """
 
     def __init__(self, app: ASGIApp, limit: int = MAX_BODY) -> None:
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or is_upload(scope):
             await self._app(scope, receive, send)
             return
         announced = Headers(scope=scope).get("content-length", "0")

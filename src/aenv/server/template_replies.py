@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aenv.control.builds.library import BuiltTemplate
 from aenv.control.system import System
 from aenv.control.templates import Template
 from aenv.models.sandboxes import ENVD_VERSION, Resources
@@ -52,6 +53,31 @@ class TemplateReply(Reply):
             size_bytes=template.info.size_bytes if template.info else 0,
         )
 
+    @classmethod
+    def of_built(cls, template: BuiltTemplate) -> TemplateReply:
+        """What a caller has built; it has a build."""
+        newest = template.newest
+        assert newest is not None
+        record = template.record
+        return cls(
+            template_id=record.id,
+            build_id=newest.id,
+            **sizes(newest.resources),
+            public=record.public,
+            aliases=[record.name],
+            names=[record.name],
+            created_at=wire_time(record.created_at),
+            updated_at=wire_time(record.updated_at),
+            last_spawned_at=_moment(template.uses.last_used_at),
+            spawn_count=template.uses.count,
+            build_count=len(template.builds),
+            envd_version=ENVD_VERSION,
+            build_status=newest.status.value,
+            reproducible=False,
+            digest=None,
+            size_bytes=template.bytes,
+        )
+
 
 class Build(Reply):
     build_id: str
@@ -100,6 +126,32 @@ class TemplateWithBuilds(Reply):
             builds=[build],
         )
 
+    @classmethod
+    def of_built(cls, template: BuiltTemplate) -> TemplateWithBuilds:
+        record = template.record
+        return cls(
+            template_id=record.id,
+            public=record.public,
+            aliases=[record.name],
+            names=[record.name],
+            created_at=wire_time(record.created_at),
+            updated_at=wire_time(record.updated_at),
+            last_spawned_at=_moment(template.uses.last_used_at),
+            spawn_count=template.uses.count,
+            builds=[
+                Build(
+                    build_id=build.id,
+                    status=build.status.value,
+                    created_at=wire_time(build.created_at),
+                    updated_at=wire_time(build.finished_at or build.created_at),
+                    finished_at=_moment(build.finished_at),
+                    **sizes(build.resources),
+                    envd_version=ENVD_VERSION,
+                )
+                for build in template.builds
+            ],
+        )
+
 
 class Alias(Reply):
     template_id: str
@@ -131,5 +183,8 @@ def _resources(template: Template, system: System) -> Resources:
 
 
 def _last_use(template: Template) -> str | None:
-    used = template.uses.last_used_at
-    return None if used is None else wire_time(used)
+    return _moment(template.uses.last_used_at)
+
+
+def _moment(time: int | None) -> str | None:
+    return None if time is None else wire_time(time)

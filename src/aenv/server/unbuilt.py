@@ -8,10 +8,7 @@ from fastapi import APIRouter
 
 from aenv.models.errors import NotBuiltYetError
 
-BUILDS = (
-    "building templates over the API is not built yet; 'aenv template build' makes built-in ones"
-)
-TAGS = "tags of templates are not built yet"
+BUILDS = "builds from an image that the client pushes are not served; use POST /v3/templates"
 VOLUMES = "volumes are not built yet"
 SECRETS = "secrets are not built yet"
 TEAMS = "teams are not built yet"
@@ -21,24 +18,9 @@ ADMIN = "this admin route is not built yet"
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", "/sandboxes-cold", COLD),
-    ("POST", "/templates/tags", TAGS),
-    ("DELETE", "/templates/tags", TAGS),
-    ("POST", "/v3/templates", BUILDS),
-    ("POST", "/v2/templates", BUILDS),
     ("POST", "/templates", BUILDS),
     ("POST", "/templates/{templateID}", BUILDS),
-    ("GET", "/templates/{templateID}/files/{hash}", BUILDS),
-    ("POST", "/v2/templates/{templateID}/builds/{buildID}", BUILDS),
     ("POST", "/templates/{templateID}/builds/{buildID}", BUILDS),
-    ("GET", "/templates/{templateID}/builds/{buildID}/status", BUILDS),
-    ("GET", "/templates/{templateID}/builds/{buildID}/logs", BUILDS),
-    ("PATCH", "/templates/{templateID}", BUILDS),
-    ("PATCH", "/v2/templates/{templateID}", BUILDS),
-    ("GET", "/templates/{templateID}/tags", TAGS),
-    ("GET", "/templates/{templateID}/tags/count", TAGS),
-    ("GET", "/templates/{templateID}/tags/exists", TAGS),
-    ("GET", "/templates/{templateID}/tags/groups", TAGS),
-    ("GET", "/templates/{templateID}/tags/{tag}/assignments", TAGS),
     ("GET", "/volumes", VOLUMES),
     ("POST", "/volumes", VOLUMES),
     ("GET", "/volumes/{volumeID}", VOLUMES),

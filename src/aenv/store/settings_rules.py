@@ -79,6 +79,9 @@ def _sizes(settings: Settings) -> Iterator[str]:
         limit = getattr(settings, name)
         if limit is not None and limit < 0:
             yield f"{name!r} must not be negative"
+    for name in ("at_once", "cache_mb", "files_mb"):
+        if getattr(settings.builds, name) < 1:
+            yield f"'builds.{name}' must be at least 1"
     if not _positive(settings.warm_idle):
         yield "'warm_idle' must be a positive number of seconds"
     if not (_positive(settings.memory_overcommit) and settings.memory_overcommit >= 1):

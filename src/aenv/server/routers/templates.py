@@ -19,7 +19,7 @@ router = APIRouter(tags=["templates"])
 
 @router.get("/templates", responses=fails())
 async def list_templates(system: System, caller: Caller) -> list[replies.TemplateReply]:
-    return await _all(system)
+    return await _all(system, caller)
 
 
 @router.get("/v2/templates", responses=fails())
@@ -31,7 +31,8 @@ async def list_templates_v2(
     next_token: Annotated[str | None, Query(alias="nextToken", max_length=128)] = None,
 ) -> list[replies.TemplateReply]:
     """Ordered by name; the token is the last name of the page before."""
-    found = [one for one in await _all(system) if not next_token or one.names[0] > next_token]
+    every = await _all(system, caller)
+    found = [one for one in every if not next_token or one.names[0] > next_token]
     found.sort(key=lambda one: one.names[0])
     if len(found) > limit:
         response.headers["x-next-token"] = found[limit - 1].names[0]
@@ -40,11 +41,14 @@ async def list_templates_v2(
 
 @router.get("/default-templates", responses=fails())
 async def default_templates(system: System, caller: Caller) -> list[replies.TemplateReply]:
-    return await _all(system)
+    return [replies.TemplateReply.of(one, system) for one in await system.templates.all()]
 
 
-@router.get("/templates/aliases/{alias:path}", responses=fails(404))
+@router.get("/templates/aliases/{alias:path}", responses=fails(403, 404))
 async def get_alias(alias: str, system: System, caller: Caller) -> replies.Alias:
+    built = await system.building.library.get(caller.team, alias)
+    if built is not None:
+        return replies.Alias(template_id=built.record.id, public=built.record.public)
     template = await system.templates.get(alias)
     return replies.Alias(template_id=template.id, public=True)
 
@@ -77,22 +81,30 @@ async def build(
     return _progress(await system.templates.ensure(name, wait=wait))
 
 
-@router.get("/templates/{template_id:path}", responses=fails(404))
+@router.get("/templates/{template_id:path}", responses=fails(403, 404))
 async def get_template(
     template_id: str, system: System, caller: Caller
 ) -> replies.TemplateWithBuilds:
+    built = await system.building.library.get(caller.team, template_id)
+    if built is not None:
+        return replies.TemplateWithBuilds.of_built(built)
     return replies.TemplateWithBuilds.of(await system.templates.get(template_id), system)
 
 
 @router.delete("/templates/{template_id:path}", status_code=204, responses=fails(404, 409))
 async def delete_template(template_id: str, system: System, caller: Caller) -> None:
-    """A snapshot, or a template."""
-    if not await system.snapshots.delete(caller.team, template_id):
+    """A snapshot, a template that was built, or one of the node's."""
+    if await system.snapshots.delete(caller.team, template_id):
+        return
+    if not await system.building.builds.delete(caller.team, template_id):
         await system.templates.delete(template_id)
 
 
-async def _all(system: System) -> list[replies.TemplateReply]:
-    return [replies.TemplateReply.of(one, system) for one in await system.templates.all()]
+async def _all(system: System, caller: Caller) -> list[replies.TemplateReply]:
+    """The node's, and those the team has built."""
+    built = await system.building.library.all(caller.team)
+    found = [replies.TemplateReply.of(one, system) for one in await system.templates.all()]
+    return found + [replies.TemplateReply.of_built(one) for one in built if one.newest]
 
 
 def _progress(progress: TemplateProgress) -> replies.BuildProgress:

@@ -1,0 +1,46 @@
+"""As whom, where and with which variables a step runs: what the steps before it have said."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from aenv.control.builds.plans import Step, StepType
+from aenv.models.variables import expand
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``workdir`` "": the user's home."""
+
+    user: str = "user"
+    workdir: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def after(self, step: Step) -> Context:
+        """What a step leaves behind. InvalidRequestError for variables that make no sense."""
+        if step.type is StepType.ENV:
+            known = self._variables()
+            pairs = zip(step.args[::2], step.args[1::2], strict=True)
+            return replace(self, env={**self.env, **{n: expand(v, known) for n, v in pairs}})
+        if step.type is StepType.WORKDIR:
+            return replace(self, workdir=self._path(self._expanded(step.args[0])))
+        if step.type is StepType.USER:
+            return replace(self, user=self._expanded(step.args[0]))
+        return self
+
+    def _expanded(self, text: str) -> str:
+        return expand(text, self._variables())
+
+    def _variables(self) -> dict[str, str]:
+        """Also those that every process has."""
+        name = self.user.partition(":")[0]
+        home = "/root" if name in ("root", "0") else f"/home/{name}"
+        return {"PATH": _PATH, "HOME": home, "USER": name, "LOGNAME": name, **self.env}
+
+    def _path(self, path: str) -> str:
+        """Absolute; below the present one if it was set, else below the root."""
+        return posixpath.normpath(posixpath.join(self.workdir or "/", path))

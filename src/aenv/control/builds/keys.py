@@ -1,0 +1,50 @@
+"""What a cached step is known by: everything that made the disk after it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aenv.control.builds.contexts import Context
+from aenv.control.builds.plans import Step
+
+_FORMAT = 1
+"""Counts up when steps come to do something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step with where it runs, and the key of the disk after it. ``number`` from 1."""
+
+    number: int
+    step: Step
+    before: Context
+    after: Context
+    key: str
+    cacheable: bool
+
+
+def root(team: str, *of: str | None) -> str:
+    """The key of what a build starts from. Teams share no disks: what a COPY's files are called is
+    for its caller to say.
+    """
+    return _hashed([_FORMAT, team, *of])
+
+
+def chain(start: str, context: Context, steps: Sequence[Step], *, force: bool) -> list[Stage]:
+    """The steps with their contexts and keys. After a step that is forced none is cached."""
+    stages: list[Stage] = []
+    key = start
+    for number, step in enumerate(steps, 1):
+        force = force or step.force
+        key = _hashed([key, step.type, *step.args, step.files_hash])
+        after = context.after(step)
+        stages.append(Stage(number, step, context, after, key, not force))
+        context = after
+    return stages
+
+
+def _hashed(content: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

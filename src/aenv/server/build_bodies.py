@@ -1,0 +1,89 @@
+"""What the routes of builds and tags accept (contract e2b §1.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from aenv.control.builds.plans import Plan, Step, StepType
+from aenv.control.builds.service import NewBuild, sized
+from aenv.models.errors import InvalidRequestError, NotBuiltYetError
+from aenv.models.sandboxes import Resources
+from aenv.server.wire import Body
+
+Word = Annotated[str, Field(max_length=256)]
+
+
+class NewTemplate(Body):
+    """``alias`` is what older clients call ``name``."""
+
+    name: Annotated[str, Field(max_length=255)] | None = None
+    alias: Annotated[str, Field(max_length=255)] | None = None
+    tags: Annotated[list[Word], Field(max_length=100)] | None = None
+    cpu_count: Annotated[float, Field(gt=0, le=1024, strict=False)] | None = None
+    memory_mb: Annotated[int, Field(ge=64, le=16 * 2**20)] | None = None
+    min_free_disk_mb: Annotated[int, Field(ge=0, le=2**30)] | None = None
+
+    def request(self, defaults: Resources) -> NewBuild:
+        name = self.name or self.alias
+        if not name:
+            raise InvalidRequestError("name: a template needs one")
+        resources = sized(defaults, self.cpu_count, self.memory_mb)
+        return NewBuild(name, resources, tuple(self.tags or ()))
+
+
+class StepBody(Body):
+    type: Annotated[str, Field(max_length=32)]
+    args: Annotated[list[str], Field(max_length=10_000)] = Field(default_factory=list)
+    files_hash: Annotated[str, Field(max_length=128)] | None = None
+    force: bool | None = None
+
+    def step(self) -> Step:
+        kind = self.type.upper()
+        if kind not in StepType.__members__:
+            known = ", ".join(StepType.__members__)
+            raise InvalidRequestError(f"steps: {self.type[:32]!r} is none of {known}")
+        return Step(StepType(kind), tuple(self.args), self.files_hash or None, bool(self.force))
+
+
+class StartBuild(Body):
+    from_image: Annotated[str, Field(max_length=512)] | None = None
+    from_template: Annotated[str, Field(max_length=255)] | None = None
+    from_image_registry: dict[str, Any] | None = Field(None, repr=False)
+    force: bool | None = None
+    steps: Annotated[list[StepBody], Field(max_length=1000)] = Field(default_factory=list)
+    start_cmd: str | None = None
+    ready_cmd: str | None = None
+
+    def plan(self) -> Plan:
+        """InvalidRequestError for what cannot be built."""
+        if self.from_image_registry:
+            raise NotBuiltYetError(
+                "fromImageRegistry: log the server's user in to the registry instead"
+            )
+        return Plan(
+            steps=tuple(step.step() for step in self.steps),
+            image=self.from_image or None,
+            template=self.from_template or None,
+            force=bool(self.force),
+            start_cmd=self.start_cmd or None,
+            ready_cmd=self.ready_cmd or None,
+        )
+
+
+class TemplateUpdate(Body):
+    public: bool | None = None
+
+
+class AssignTags(Body):
+    target: Annotated[str, Field(max_length=255)]
+    tags: Annotated[list[Word], Field(max_length=100)]
+
+
+class RemoveTags(Body):
+    name: Annotated[str, Field(max_length=255)]
+    tags: Annotated[list[Word], Field(max_length=100)]
+
+
+Level = Literal["debug", "info", "warn", "error"]
