@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aenv import Sandbox
 from bench.harness import API_KEY, NO_POOL, Row, live_server, spread, timed
-from bench.raw import Image, Place, places
+from bench.raw import Image, places, restored
 
 COUNTS = (1, 8, 16)
 
@@ -27,7 +26,7 @@ def run(runs: int) -> Iterator[Row]:
         for count in COUNTS:
             floors, ours = [], []
             for _ in range(runs):
-                floors.append(1000 * _restored(raw[:count]))
+                floors.append(1000 * restored(raw[:count]))
                 ours.append(1000 * _forked(sandbox, count))
             floor = spread(floors)
             budget = "≤ 1.2×" if count == 8 else ""
@@ -44,16 +43,6 @@ def run(runs: int) -> Iterator[Row]:
                 False,
                 detail,
             )
-
-
-def _restored(raw: list[Place]) -> float:
-    for place in raw:
-        place.prepare()
-    with ThreadPoolExecutor(len(raw)) as pool:
-        try:
-            return timed(lambda: list(pool.map(Place.restore, raw)))
-        finally:
-            list(pool.map(Place.kill, raw))
 
 
 def _forked(sandbox: Sandbox, count: int) -> float:

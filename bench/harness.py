@@ -19,6 +19,7 @@ from pathlib import Path
 API_KEY = "bench-key"
 NO_POOL = {"AENV_WARM_MAX": "0"}
 """No machines made ahead: they would start beside what is timed."""
+_DEADLINE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,15 @@ def interleave(runs: int, **actions: Callable[[], object]) -> dict[str, list[flo
         for name, action in actions.items():
             samples[name].append(timed(action))
     return samples
+
+
+def wait(condition: Callable[[], bool], failure: str) -> None:
+    """RuntimeError when it does not come true in time."""
+    deadline = time.monotonic() + _DEADLINE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(failure)
+        time.sleep(0.005)
 
 
 def free_port() -> int:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from aenv import Sandbox
 from aenv.models.folders import Folders
-from bench.harness import API_KEY, NO_POOL, Row, Server, live_server, spread, timed
+from bench.harness import API_KEY, NO_POOL, Row, Server, live_server, spread, timed, wait
 from bench.raw import Image, Place, places
-
-_DEADLINE = 30.0
 
 
 def run(runs: int) -> Iterator[Row]:
@@ -79,14 +76,6 @@ def await_gone(server: Server, sandbox_id: str) -> None:
     folders = Folders.resolve(server.env)
     machine = folders.instance_run / "gvisor" / "machines" / sandbox_id
     wait(lambda: not machine.exists(), "a paused sandbox stays in memory")
-
-
-def wait(condition: Callable[[], bool], failure: str) -> None:
-    deadline = time.monotonic() + _DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(failure)
-        time.sleep(0.005)
 
 
 def forget(folder: Path) -> None:

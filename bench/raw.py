@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from aenv.models.folders import Folders
 from aenv.models.sandboxes import AGENT_PORT
 from aenv.node.engines.gvisor.control import ControlSocket
 from aenv.node.runsc import find
-from bench.harness import API_KEY, Server
+from bench.harness import API_KEY, Server, timed
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SUBNET = "10.213.{}.{}"
@@ -204,6 +205,17 @@ def places(server: Server, image: Image, count: int, folder: Path) -> Iterator[l
             stack.enter_context(Place(binary, image, folder / str(number), number + 1).made())
             for number in range(count)
         ]
+
+
+def restored(raw: list[Place]) -> float:
+    """Seconds until all of them have come back at once; they are killed afterwards."""
+    for place in raw:
+        place.prepare()
+    with ThreadPoolExecutor(len(raw)) as pool:
+        try:
+            return timed(lambda: list(pool.map(Place.restore, raw)))
+        finally:
+            list(pool.map(Place.kill, raw))
 
 
 def newest(server: Server) -> str:
