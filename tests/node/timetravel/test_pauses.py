@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.fakes.waiting import until_equal
+from tests.fakes.waiting import until, until_equal
 from tests.node.timetravel.travel import Host, new_snapshot_id
 
 from aenv.models.errors import ConflictError, EngineError, NotFoundError
@@ -213,6 +213,7 @@ async def test_a_damaged_image_boots_from_its_disk_and_says_so(host: Host, file:
     name = new_snapshot_id()
     await host.node.pause(guest.spec.sandbox_id, name)
     await host.node.demote(guest.spec.sandbox_id)
+    await until(lambda: host.node._snapshots.get(name).checksum)
     path = host.settings.folders.data / "snapshots" / name / "memory" / file
     size = path.stat().st_size
     path.write_bytes(bytes(size))
