@@ -84,6 +84,8 @@ class Capturer:
         """
         _require(engine, order)
         async with self._store.draft(order.snapshot_id) as draft:
+            if order.memory:
+                await _require_room(resident, draft.folder)
             await self._write_dirty(resident, order)
             await resident.machine.freeze()
             await faults.reach(f"{order.operation}.frozen")
@@ -120,7 +122,6 @@ class Capturer:
         created_at = time.time()
         if not order.memory:
             return Captured(await resident.machine.save_disk(draft.id), None, created_at)
-        await _require_room(resident, draft.folder)
         disk = asyncio.ensure_future(resident.machine.save_disk(draft.id))
         try:
             memory = await finish(resident.machine.checkpoint(draft.memory))

@@ -18,7 +18,11 @@ from pathlib import Path
 from aenv.models.errors import DiskFullError, EngineError, ImageUnusableError
 from aenv.node.engines.gvisor.bundle import Bundle
 from aenv.node.engines.gvisor.commands import Runsc
-from aenv.node.engines.gvisor.control import ControlSocket, ControlUnreachableError
+from aenv.node.engines.gvisor.control import (
+    IMAGE_FILES,
+    ControlSocket,
+    ControlUnreachableError,
+)
 from aenv.node.engines.tasks import finish
 
 _VERSION = 1
@@ -38,11 +42,11 @@ class ImageFacts:
 
 
 async def write(control: ControlSocket, runsc: Runsc, bundle: Bundle, folder: Path) -> None:
-    """Have runsc write its files into ``folder`` (empty)."""
+    """Have runsc write its files into ``folder``, which has none of them."""
     try:
         await finish(control.checkpoint(folder))
     except ControlUnreachableError:
-        await asyncio.to_thread(_empty, folder)
+        await asyncio.to_thread(_remove_image, folder)
         await runsc.checkpoint(bundle, folder)
     except EngineError as error:
         if "no space left" in error.message.lower():
@@ -103,9 +107,9 @@ def write_failure(error: OSError, destination: Path) -> EngineError | DiskFullEr
     return EngineError(f"cannot write the memory image {destination}: {error}")
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
+def _remove_image(folder: Path) -> None:
+    for name in IMAGE_FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _link_all(source: Path, target: Path) -> None:

@@ -133,19 +133,17 @@ class GVisorMachine(Machine):
             self._require_alive()
             if not self.frozen:
                 raise ConflictError(f"sandbox {self.sandbox_id} must be frozen before a checkpoint")
-            if await asyncio.to_thread(destination.exists):
-                raise ConflictError(f"{destination} exists; a memory image is written only once")
             partial = destination.with_name(f".{destination.name}.partial")
             try:
-                await asyncio.to_thread(_make_empty, partial)
-                await images.write(self._control, self._runsc, self._bundle, partial)
-                await asyncio.to_thread(images.add_facts, self._bundle, partial)
+                await asyncio.to_thread(_make_empty, partial, destination)
+                await self._write_image(partial)
                 await self._require_files()
                 await asyncio.to_thread(partial.rename, destination)
-            except OSError as error:
-                raise images.write_failure(error, destination) from error
-            finally:
+            except BaseException as error:
                 await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+                if isinstance(error, OSError):
+                    raise images.write_failure(error, destination) from error
+                raise
         return MemoryImage(destination, "gvisor", self._release, cpu_features())
 
     async def sync(self) -> None:
@@ -229,6 +227,16 @@ class GVisorMachine(Machine):
         except EngineError:
             return 0
 
+    async def _write_image(self, folder: Path) -> None:
+        """runsc writes its files, and we ours beside it."""
+        facts = asyncio.ensure_future(asyncio.to_thread(images.add_facts, self._bundle, folder))
+        try:
+            await images.write(self._control, self._runsc, self._bundle, folder)
+        finally:
+            (failure,) = await asyncio.gather(facts, return_exceptions=True)
+        if failure is not None:
+            raise failure
+
     async def _require_files(self) -> None:
         """A guest whose file server died first is about to end; its image would be of no use."""
         gofer = await self._parts.supervisor.status(gofer_key(self.sandbox_id))
@@ -270,6 +278,8 @@ class GVisorMachine(Machine):
         return self._disk
 
 
-def _make_empty(folder: Path) -> None:
+def _make_empty(folder: Path, destination: Path) -> None:
+    if destination.exists():
+        raise ConflictError(f"{destination} exists; a memory image is written only once")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
