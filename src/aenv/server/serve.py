@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -28,6 +29,10 @@ from aenv.server.listeners import bind, connection_limit, url_of
 log = structlog.get_logger()
 GRACE = 5
 """Seconds that open requests have to finish at the end."""
+THREADS = 32
+"""For calls that block on the disk or the kernel, and use no processor meanwhile: Python's own
+default of four more than processors would have them wait for each other.
+"""
 
 Ready = Callable[[str], None]
 Opener = Callable[[Settings], Awaitable[System]]
@@ -64,6 +69,7 @@ async def _run(
     opener: Opener,
 ) -> int:
     stop = asyncio.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "aenv"))
     with _signals(stop):
         opening = asyncio.ensure_future(opener(settings))
         loading = asyncio.create_task(asyncio.to_thread(_load_app))

@@ -62,10 +62,15 @@ class Parts:
         pid = _pid(state.get("sandbox"), "pid")
         if pid is None:
             raise EngineError(f"runsc left no state of {bundle.sandbox_id} in {bundle.state}")
-        await self.supervisor.watch(bundle.sandbox_id, pid, console=bundle.console)
         gofer = _pid(state, "goferPid")
-        if gofer is not None:
-            await self.supervisor.watch(gofer_key(bundle.sandbox_id), gofer)
+        outcomes = await asyncio.gather(
+            self.supervisor.watch(bundle.sandbox_id, pid, console=bundle.console),
+            self.supervisor.watch(gofer_key(bundle.sandbox_id), gofer) if gofer else _nothing(),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def clear(self, bundle: Bundle, slot: Slot | None, disk: Disk | None) -> None:
         """End the machine's processes, then give back everything it holds. Safe to repeat.
