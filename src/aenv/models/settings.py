@@ -107,7 +107,7 @@ class Settings:
     """Seconds after which a create no longer counts towards how many wait."""
     template_memory: bool = True
     """Whether templates are given memory images."""
-    network_slots: int = 4
+    network_slots: int = 8
     inject_host_ca: bool = False
     idle_exit: float | None = None
     defaults: Resources = field(default_factory=Resources)
