@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from aenv.models.errors import ConflictError, Culprit, DiskFullError, NotFoundError
+from aenv.models.errors import (
+    ConflictError,
+    Culprit,
+    DiskFullError,
+    NotFoundError,
+    SnapshotDamagedError,
+)
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
 from aenv.models.sandboxes import (
@@ -33,6 +39,7 @@ class Knobs:
 
     ``keep_hot``: paused machines stay in memory. ``restorable``: memory images can be restored.
     ``mute``: sandboxes whose agents do not answer. ``waiting``: ids in the warm pool.
+    ``damaged``: snapshots that do not pass verification.
     """
 
     create_gate: asyncio.Event | None = None
@@ -48,6 +55,7 @@ class Knobs:
     keep_hot: bool = True
     restorable: bool = True
     mute: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
     create_errors: list[Exception] = field(default_factory=list)
     destroy_errors: list[Exception] = field(default_factory=list)
     network_errors: list[Exception] = field(default_factory=list)
@@ -312,6 +320,11 @@ class FakeNode(Node):
         if self.knobs.delete_errors:
             raise self.knobs.delete_errors.pop(0)
         self.images.pop(snapshot_id, None)
+
+    async def verify_snapshot(self, snapshot_id: str) -> None:
+        self._called("verify_snapshot", snapshot_id)
+        if snapshot_id in self.knobs.damaged:
+            raise SnapshotDamagedError(f"snapshot {snapshot_id} is damaged")
 
     async def snapshots(self) -> list[SnapshotImage]:
         self._called("snapshots", "")

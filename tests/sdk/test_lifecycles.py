@@ -100,6 +100,12 @@ class TestSnapshots:
         with pytest.raises(NotFoundError):
             await AsyncSnapshot.get("nobody")
 
+    async def test_are_verified(self, sandbox: AsyncSandbox) -> None:
+        kept = await sandbox.snapshot()
+        await AsyncSnapshot.verify(kept.id)
+        with pytest.raises(NotFoundError):
+            await AsyncSnapshot.verify("nobody")
+
     async def test_more_than_a_page(
         self, sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -336,6 +336,17 @@ class TestSnapshots:
         assert found["createdAt"].endswith("Z")
         assert error_of(await api.client.get("/snapshots/nobody"))[0] == 404
 
+    async def test_what_is_damaged_is_named(self, api: Api) -> None:
+        sandbox_id = await api.new()
+        body = (await post(api, f"/sandboxes/{sandbox_id}/snapshots", {"name": "mine"})).json()
+        path = f"/aenv/snapshots/{quote(body['snapshotID'], safe='')}/verify"
+        assert (await post(api, path)).status_code == 204
+
+        api.node.knobs.damaged.add(body["imageID"])
+
+        assert error_of(await post(api, path)) == (500, "snapshot_damaged")
+        assert error_of(await post(api, "/aenv/snapshots/nobody/verify"))[0] == 404
+
     async def test_without_memory_its_sandboxes_boot(self, api: Api) -> None:
         sandbox_id = await api.new()
         await post(api, f"/sandboxes/{sandbox_id}/snapshots", {"name": "mine", "memory": False})

@@ -13,7 +13,7 @@ from aenv.cli.sessions import full_id, run, sandbox
 if TYPE_CHECKING:
     from aenv.sdk import SnapshotInfo
 
-snapshots = new_app(help="Sandboxes as they were: create, list, inspect, delete.")
+snapshots = new_app(help="Sandboxes as they were: create, list, inspect, verify, delete.")
 app.add_typer(snapshots, name="snapshot", rich_help_panel=SANDBOXES)
 
 Reference = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id or name.")]
@@ -103,6 +103,36 @@ def inspect(reference: Reference) -> None:
         ("created", f"{one.created_at:%Y-%m-%d %H:%M:%S} ({age(one.created_at)} ago)"),
     ]
     table(("what", "value"), rows)
+
+
+@subcommand(snapshots, "verify")
+def verify(references: Annotated[list[str], typer.Argument(metavar="SNAPSHOT...")]) -> None:
+    """Read all of snapshots, memory and disk, and tell which are whole; exit 1 if one is not."""
+
+    async def work() -> list[tuple[str, str | None]]:
+        return [(one, await _damage(one)) for one in references]
+
+    outcomes = run(work())
+    if common.json:
+        emit_json([{"id": one, "damage": damage} for one, damage in outcomes])
+    else:
+        for one, damage in outcomes:
+            if damage is None:
+                emit(one)
+            else:
+                note(f"aenv: {damage}")
+    raise typer.Exit(1 if any(damage for _, damage in outcomes) else 0)
+
+
+async def _damage(reference: str) -> str | None:
+    from aenv.models.errors import SnapshotDamagedError
+    from aenv.sdk import AsyncSnapshot
+
+    try:
+        await AsyncSnapshot.verify(reference, **common.server)
+    except SnapshotDamagedError as error:
+        return error.message
+    return None
 
 
 @subcommand(snapshots, "delete")

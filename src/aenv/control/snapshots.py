@@ -34,6 +34,7 @@ from aenv.store.snapshots import SnapshotPage
 log = structlog.get_logger()
 SNAPSHOT_TIMEOUT = 600.0
 SIZES_TIMEOUT = 20.0
+VERIFY_TIMEOUT = 3600.0
 DEFAULT_TAG = "default"
 _TAG = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}\Z")
 
@@ -93,7 +94,7 @@ class Snapshots:
         """NotFoundError. By ``snapshotID``, name or template id."""
         await self._look_at_sizes()
         if (found := await self.find(team, reference)) is None:
-            raise NotFoundError(f"there is no snapshot {reference[:255]!r}")
+            raise _not_found(reference)
         return found
 
     async def find(self, team: str, reference: str) -> SnapshotRecord | None:
@@ -124,6 +125,13 @@ class Snapshots:
             except (AenvError, TimeoutError):
                 self._images.drop(snapshot_id)
         return True
+
+    async def verify(self, team: str, reference: str) -> None:
+        """Read all of it and compare. NotFoundError, SnapshotDamagedError."""
+        if (found := await self.find(team, reference)) is None:
+            raise _not_found(reference)
+        async with deadline(VERIFY_TIMEOUT, "reading the snapshot"):
+            await self._s.node.verify_snapshot(found.id)
 
     def discard(self, record: SnapshotRecord) -> None:
         """Forget an image of our own, in the background."""
@@ -210,6 +218,10 @@ def _record(db: Connection, kept: SnapshotRecord) -> list[str]:
         rows.remove(db, old)
     rows.add(db, kept)
     return old
+
+
+def _not_found(reference: str) -> NotFoundError:
+    return NotFoundError(f"there is no snapshot {reference[:255]!r}")
 
 
 def _split(team: str, reference: str) -> tuple[str | None, str | None]:

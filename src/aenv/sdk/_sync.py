@@ -244,6 +244,18 @@ class Snapshot:
         return run(AsyncSnapshot.get(snapshot_id, url=url, api_key=api_key, profile=profile))
 
     @classmethod
+    def verify(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        """Have all of it read and compared. SnapshotDamagedError, NotFoundError."""
+        run(AsyncSnapshot.verify(snapshot_id, url=url, api_key=api_key, profile=profile))
+
+    @classmethod
     def delete(
         cls,
         snapshot_id: str,

@@ -9,6 +9,7 @@ import base64
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from json import loads
 from typing import Any
 
 from aenv._version import __version__
@@ -19,7 +20,8 @@ from aenv.sdk._httpx import httpx
 from aenv.sdk.codecs import JSON, Codec
 from aenv.sdk.endpoints import Endpoint
 
-CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=90)
+CONTROL_PATIENCE = 90.0
+CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=CONTROL_PATIENCE)
 """A create may wait 45 s for a template that is being built."""
 KEEPALIVE = 50
 """Seconds between the keepalive events asked of a stream; three missed ones mean that the peer is
@@ -59,8 +61,11 @@ class Client:
         json: Any = None,
         params: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
+        patience: float = CONTROL_PATIENCE,
     ) -> httpx.Response:
-        """A control-plane call. Raises the AenvError the server's answer stands for."""
+        """A control-plane call, answered within ``patience`` seconds. Raises the AenvError the
+        server's answer stands for.
+        """
         with _transport_errors(self.endpoint.url):
             answer = await self.http.request(
                 method,
@@ -68,7 +73,7 @@ class Client:
                 json=json,
                 params=params,
                 headers={**self._credentials(), **(headers or {})},
-                timeout=CONTROL_TIMEOUT,
+                timeout=httpx.Timeout(30, connect=5, read=patience),
             )
         if answer.is_error:
             raise faults.from_response(
@@ -78,6 +83,18 @@ class Client:
                 what=f"{method} {path}",
             )
         return answer
+
+    async def lines(self, method: str, path: str) -> AsyncGenerator[dict[str, Any], None]:
+        """A control-plane call that answers lines of JSON, as they come. Closing it hangs up."""
+        with _transport_errors(self.endpoint.url):
+            async with self.http.stream(
+                method, path, headers=self._credentials(), timeout=CONTROL_TIMEOUT
+            ) as answer:
+                if answer.is_error:
+                    what = f"{method} {path}"
+                    raise faults.from_response(answer.status_code, await answer.aread(), what=what)
+                async for line in answer.aiter_lines():
+                    yield loads(line)
 
     def _credentials(self) -> dict[str, str]:
         return {"x-api-key": self.endpoint.api_key} if self.endpoint.api_key else {}

@@ -1,4 +1,4 @@
-"""Kept snapshots: looking at them and deleting them. ``_sync.py`` is derived from this module."""
+"""Kept snapshots: looked at, verified, deleted. ``_sync.py`` is derived from this module."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aenv.sdk import servers
 from aenv.sdk.results import instant
 
 PAGE = 100
+VERIFY_TIMEOUT = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,23 @@ class AsyncSnapshot:
         try:
             path = f"/snapshots/{quote(snapshot_id, safe='')}"
             return SnapshotInfo.from_wire((await client.call("GET", path)).json())
+        finally:
+            await client.aclose()
+
+    @classmethod
+    async def verify(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        """Have all of it read and compared. SnapshotDamagedError, NotFoundError."""
+        client = await servers.connect(url, api_key, profile)
+        try:
+            path = f"/aenv/snapshots/{quote(snapshot_id, safe='')}/verify"
+            await client.call("POST", path, patience=VERIFY_TIMEOUT)
         finally:
             await client.aclose()
 

@@ -1,4 +1,4 @@
-"""``/snapshots``: list, look at. They are deleted as templates are."""
+"""``/snapshots``: list, look at, verify. They are deleted as templates are."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ async def list_snapshots(
 @router.get("/snapshots/{snapshot_id:path}", responses=fails(404))
 async def get_snapshot(snapshot_id: str, system: System, caller: Caller) -> replies.SnapshotDetail:
     return replies.SnapshotDetail.of(await system.snapshots.get(caller.team, snapshot_id))
+
+
+@router.post("/aenv/snapshots/{snapshot_id:path}/verify", status_code=204, responses=fails(404))
+async def verify_snapshot(snapshot_id: str, system: System, caller: Caller) -> None:
+    """Read all of its memory and disk. 500 ``snapshot_damaged`` names what is damaged, and what can
+    still be done.
+    """
+    await system.snapshots.verify(caller.team, snapshot_id)
