@@ -68,9 +68,37 @@ async def test_a_failed_create_leaves_nothing(house: House, failure: Exception) 
     assert house.system.telemetry.creates_failed == 1
 
 
-async def test_a_create_is_finished_though_its_caller_hung_up(house: House) -> None:
+async def test_what_nobody_got_an_answer_for_is_ended(house: House) -> None:
     house.node.knobs.create_gate = asyncio.Event()
     request = asyncio.create_task(house.create())
+    await until(lambda: house.node.count("create"))
+    sandbox_id = house.node.calls[-1][1]
+
+    request.cancel()
+    await asyncio.wait({request})
+    house.node.knobs.create_gate.set()
+
+    await until_equal(lambda: house.state(sandbox_id), "killed")
+    await until(lambda: house.node.running == {})
+    assert len(house.system.routes) == 0
+
+
+async def test_whenever_the_caller_hangs_up_nothing_is_left(house: House) -> None:
+    for steps in range(12):
+        request = asyncio.create_task(house.create())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait({request})
+        assert request.cancelled()
+    await until_equal(house.living, [])
+    await until(lambda: house.node.running == {})
+    assert len(house.system.routes) == 0
+
+
+async def test_with_a_key_a_create_is_finished_though_its_caller_hung_up(house: House) -> None:
+    house.node.knobs.create_gate = asyncio.Event()
+    request = asyncio.create_task(house.create(idempotency_key="k"))
     await until(lambda: house.node.count("create"))
 
     request.cancel()
@@ -78,6 +106,7 @@ async def test_a_create_is_finished_though_its_caller_hung_up(house: House) -> N
     house.node.knobs.create_gate.set()
 
     await until(lambda: len(house.system.routes) == 1)
+    assert (await house.create(idempotency_key="k")).id == house.node.calls[-1][1]
 
 
 async def test_deleting_a_sandbox_that_is_being_made_leaves_nothing(house: House) -> None:

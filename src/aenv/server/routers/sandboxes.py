@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from aenv.control.listing import STATES, ListRequest, metadata_filter, nanoseconds
 from aenv.server import bodies, replies
 from aenv.server.bodies import IdempotencyKey, listed
+from aenv.server.callers import unless_hung_up
 from aenv.server.openapi import fails
 from aenv.server.routing import Caller, System
 
@@ -22,11 +24,12 @@ async def create_v2(
     body: bodies.NewSandbox,
     system: System,
     caller: Caller,
+    asked: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> replies.Sandbox:
     request = body.request(bodies.V2_TIMEOUT, idempotency_key)
-    record = await system.sandboxes.create(caller, request)
+    record = await unless_hung_up(asked, system.sandboxes.create(caller, request))
     response.headers["x-agentenv-sandbox-id"] = record.id
     return replies.Sandbox.of(record, system)
 
@@ -36,11 +39,12 @@ async def create_v1(
     body: bodies.NewSandbox,
     system: System,
     caller: Caller,
+    asked: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> replies.Sandbox:
     request = body.request(bodies.V1_TIMEOUT, idempotency_key)
-    record = await system.sandboxes.create(caller, request)
+    record = await unless_hung_up(asked, system.sandboxes.create(caller, request))
     response.headers["x-agentenv-sandbox-id"] = record.id
     return replies.Sandbox.of(record, system)
 
