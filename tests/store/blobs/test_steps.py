@@ -12,6 +12,7 @@ from tests.store.blobs.contents import pages, stream, whole
 from tests.store.blobs.stepping import Work
 
 from aenv.models.blobs import Collected, Uploaded
+from aenv.models.errors import UploadLapsedError
 from aenv.store.blobs import markers, uploads
 from aenv.store.blobs.chunks import HOLE
 from aenv.store.blobs.ledger import LEASE_SECONDS, SECOND, Ledger
@@ -147,6 +148,7 @@ async def test_a_lease_that_lapsed_within_a_put(store: BlobStore, clock: Clock) 
             return
         await work.go_on(1000)
         done = work.outcome()
+        assert isinstance(done, Uploaded | UploadLapsedError), (steps, done)
         if isinstance(done, Uploaded):
             assert await whole(store, done.ref.id) == NEW
             await store.release("new")

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from tests.store.blobs.conftest import OpenStore
 from tests.store.blobs.contents import MIB, PAGE, objects_in, pages, stream, whole
 
-from aenv.models.errors import BlobMissingError, HostSetupError, InvalidRequestError, NotFoundError
+from aenv.models.errors import (
+    BlobMissingError,
+    BlobStoreUnreachableError,
+    HostSetupError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from aenv.models.settings import BlobSettings
 from aenv.store.blobs.chunks import HOLE
 from aenv.store.blobs.store import BlobStore
@@ -256,3 +262,19 @@ async def test_a_store_that_is_not_mounted_is_not_taken_for_an_empty_one(
 
     moved = await open_store("one", BlobSettings(folder=str(tmp_path / "elsewhere")))
     assert await whole(moved, done.ref.id) == pages(1)
+
+
+async def test_a_store_that_was_unmounted_meanwhile(store: BlobStore) -> None:
+    """Nothing is written into the empty folder that is left."""
+    await store.put(stream(pages(1)), holder="one")
+    folder = store.objects.folder
+    assert folder is not None
+    folder.rename(folder.with_name("away"))
+    folder.mkdir()
+    for work in (store.put(stream(pages(1, 1)), holder="two"), store.gc(), store.usage()):
+        with pytest.raises(BlobStoreUnreachableError, match="mount it again"):
+            await work
+    assert objects_in(store) == {}
+    folder.rmdir()
+    folder.with_name("away").rename(folder)
+    assert (await store.put(stream(pages(1)), holder="two")).bytes_new == 0

@@ -7,7 +7,7 @@ import secrets
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from aenv.models.errors import BlobMissingError, HostSetupError
+from aenv.models.errors import BlobMissingError, BlobStoreUnreachableError, HostSetupError
 from aenv.store.blob_tables import blobs, stores
 from aenv.store.blobs.inventory import MARKER
 from aenv.store.blobs.ledger import Ledger
@@ -39,6 +39,18 @@ async def claim(objects: Objects, ledger: Ledger) -> None:
             "objects there"
         )
     await ledger.write(lambda db: db.execute(update(stores).values(location=here)).rowcount)
+
+
+async def require(objects: Objects, ledger: Ledger) -> None:
+    """See that the store is still there: a folder whose file system was unmounted looks empty.
+
+    Raises BlobStoreUnreachableError.
+    """
+    expected = await ledger.read(lambda db: db.scalar(select(stores.c.marker)))
+    if await _read(objects) != expected:
+        raise BlobStoreUnreachableError(
+            f"this server's blob store is no longer at {objects.location}: mount it again"
+        )
 
 
 def _register(db: Connection, location: str) -> tuple[str, str, int]:

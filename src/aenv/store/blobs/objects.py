@@ -25,6 +25,7 @@ from aenv.models.errors import (
     BlobStoreError,
     BlobStoreUnreachableError,
     DiskFullError,
+    HostSetupError,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Objects:
         self.folder = folder
 
     async def put(self, key: str, data: bytes) -> None:
-        with self._errors(key):
+        with self._errors(key), self._somewhere():
             async with asyncio.timeout(PATIENCE):
                 await obstore.put_async(self._store, key, data, use_multipart=False)
                 if self.folder is not None:
@@ -60,7 +61,7 @@ class Objects:
 
     async def create(self, key: str, data: bytes) -> bool:
         """False when it was there already. Only for what is made once in a store's life."""
-        with self._errors(key):
+        with self._errors(key), self._somewhere():
             async with asyncio.timeout(PATIENCE):
                 try:
                     await obstore.put_async(self._store, key, data, mode="create")
@@ -125,6 +126,17 @@ class Objects:
             raise self._typed(error) from error
         except OSError as error:
             raise self._typed(error) from error
+
+    @contextmanager
+    def _somewhere(self) -> Iterator[None]:
+        """Writing fails like that only where there is nothing to write into."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise HostSetupError(
+                f"there is no place for blobs at {self.location}: make the bucket or mount the "
+                "folder, or correct store.bucket or store.folder"
+            ) from error
 
     def _typed(self, error: Exception) -> BlobStoreError | DiskFullError:
         text = str(error).split("\n\nDebug source")[0].strip()

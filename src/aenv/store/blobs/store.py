@@ -58,6 +58,7 @@ class BlobStore:
         when this returns, held by ``holder``, or it is not. After a failure or a crash the same put
         goes on with what lacks.
         """
+        await markers.require(self.objects, self.ledger)
         with unwrapped():
             async with self.ledger.upload() as lease:
                 return await Upload(self.objects, self.ledger, lease, report).run(source, holder)
@@ -88,13 +89,17 @@ class BlobStore:
         self, *, unknown_after: timedelta = collecting.UNKNOWN_AFTER, report: Report = _quiet
     ) -> Collected:
         """Free what nobody holds. Any number at once, beside all else."""
+        await markers.require(self.objects, self.ledger)
         return await collecting.collect(
             self.objects, self.ledger, report, unknown_after=unknown_after
         )
 
     async def verify(self, *, report: Report = _quiet) -> Verified:
         """Read and compare everything."""
+        await markers.require(self.objects, self.ledger)
         return await verifying.verify(self.objects, self.ledger, report)
 
     async def usage(self, *, report: Report = _quiet) -> StoreUsage:
+        """What every byte is for."""
+        await markers.require(self.objects, self.ledger)
         return await inventory.usage(self.objects, self.ledger, report)
