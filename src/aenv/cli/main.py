@@ -18,6 +18,7 @@ from aenv.cli import (  # noqa: F401 - each registers its commands
     servers,
     shells,
     snapshots,
+    stores,
     templates,
     trees,
 )

@@ -38,6 +38,7 @@ from aenv.control.sandboxes import Sandboxes
 from aenv.control.services import Services
 from aenv.control.snapshots import Snapshots
 from aenv.control.starts import Starts
+from aenv.control.storage import Storage
 from aenv.control.telemetry import Telemetry
 from aenv.control.templates import Templates
 from aenv.control.turns import Turns
@@ -83,6 +84,7 @@ class System:
         self.activity = Activity(clock)
         self.keys = Keys(catalog, clock)
         self.templates = Templates(catalog, node, wait=timing.template_wait)
+        self.storage = Storage(settings, catalog, node)
         self.hosts = Hosts(catalog, node, self.telemetry)
         self.doors = Doors()
         self._loops: list[asyncio.Task[None]] = []
@@ -211,7 +213,8 @@ class System:
         self._run(self._exits.run(), "exits")
         self._run(self._belated.run(), "belated images")
         if self.settings.idle_exit is not None:
-            watch = IdleWatch(self.catalog, self.activity, self.settings.idle_exit, self.stop.set)
+            seconds = self.settings.idle_exit
+            watch = IdleWatch(self.catalog, self.node, self.activity, seconds, self.stop.set)
             self._run(watch.run(), "idle watch")
 
     def _run(self, loop: Coroutine[Any, Any, None], name: str) -> None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from aenv.models.blobs import SpaceUse
 from aenv.models.errors import CapabilityError
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
@@ -135,6 +136,10 @@ class Node(ABC):
         """What memory is promised to and used for; sandboxes are measured now."""
         return MemoryReport()
 
+    async def space(self) -> list[SpaceUse]:
+        """What the bytes in its folders are for."""
+        return []
+
     @abstractmethod
     async def probe(self) -> list[Finding]: ...
 
@@ -241,6 +246,10 @@ class Node(ABC):
         disk, and ``note`` says so. The stored snapshot stays until it is deleted.
         """
         raise _no_snapshots()
+
+    async def demote(self, sandbox_id: str) -> bool:
+        """Give back the memory of a paused one that is on disk. False if there was none to give."""
+        return False
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Free its bytes at once. Idempotent."""

@@ -19,6 +19,7 @@ from aenv.server.routers import (
     operations,
     sandboxes,
     snapshots,
+    storage,
     tags,
     templates,
 )
@@ -29,6 +30,7 @@ ORDER = (
     snapshots.router,
     observations.router,
     operations.router,
+    storage.router,
     builds.router,
     tags.router,
 )
