@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
 from aenv.models.errors import DiskFullError, TemplateBuildError
-from aenv.node.images.bootstrap import Progress, failure
+from aenv.node.images.bootstrap import Progress, failure, mmdebstrap
 
 OUTPUT = [
     "I: running apt-get update...",
@@ -56,3 +62,31 @@ def test_a_failure_carries_the_lines_that_matter() -> None:
     assert isinstance(error, TemplateBuildError)
     assert "nonsense" in str(error)
     assert "noise" not in str(error)
+
+
+def test_a_killed_run_leaves_its_temporary_files_where_they_are_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "mmdebstrap"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\nmktemp -d -t mmdebstrap.gpghome.XXXXXX\nkill -9 $$\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    before = set(Path(tempfile.gettempdir()).glob("mmdebstrap.*"))
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+
+    with pytest.raises(TemplateBuildError):
+        mmdebstrap(
+            workspace / "root",
+            suite="bookworm",
+            packages=["bash"],
+            sources=[],
+            archives=tmp_path / "archives",
+            scratch=workspace / "tmp",
+            acquire=[],
+            report=lambda *_: None,
+        )
+
+    assert set(Path(tempfile.gettempdir()).glob("mmdebstrap.*")) <= before
+    assert len(list((workspace / "tmp").glob("mmdebstrap.gpghome.*"))) == 1

@@ -108,6 +108,7 @@ class BaseRecipe(Recipe):
             packages=PACKAGES,
             sources=debian_sources(SUITE, os.environ),
             archives=archives,
+            scratch=workspace / "tmp",
             acquire=_acquire_options(),
             report=lambda fraction, step: report(fraction * 0.85, step),
         )

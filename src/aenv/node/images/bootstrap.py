@@ -65,10 +65,12 @@ def mmdebstrap(
     packages: Sequence[str],
     sources: Sequence[AptSource],
     archives: Path,
+    scratch: Path,
     acquire: Sequence[str],
     report: Report,
 ) -> None:
     """Fill ``root`` (absent). ``acquire``: further lines of apt configuration, for this run only.
+    ``scratch``: where a run that is killed leaves its temporary files.
 
     The package lists stay, for the caller to read. SOURCE_DATE_EPOCH is not passed on: with it
     Python compiles to files that every import checks against the content of their source.
@@ -76,9 +78,11 @@ def mmdebstrap(
     Raises HostSetupError, DiskFullError, TemplateBuildError with the last lines of output.
     """
     archives.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir(exist_ok=True)
     command = _command(root, suite, packages, archives, acquire)
     stdin = "\n".join(source.deb822() for source in sources)
     env = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    env["TMPDIR"] = str(scratch)  # of mmdebstrap itself; apt and its user get one in the new system
     env.pop("SOURCE_DATE_EPOCH", None)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     progress = Progress(report)
