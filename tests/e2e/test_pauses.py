@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import LiveServer, remains
 from tests.e2e.test_crashes import until
 from tests.e2e.wire import Box, Wire
 
@@ -112,3 +112,23 @@ def test_a_server_that_dies_in_the_middle_loses_no_sandbox(make_server: MakeServ
 def _ask(wire: Wire, box: Box, action: str) -> None:
     with contextlib.suppress(httpx.TransportError):
         post(wire, box, action)
+
+
+def test_a_server_on_demand_ends_beside_a_paused_sandbox_and_the_next_has_it(
+    make_server: MakeServer,
+):
+    server = make_server(AENV_IDLE_EXIT="6")
+    server.start()
+    wire = Wire(server)
+    box = counting(wire)
+    before = count(wire, box)
+    assert post(wire, box, "pause").status_code == 204
+    assert server.process is not None
+    assert server.process.wait(60) == 0
+    assert not [one for one in remains(server) if box.id in one], "its memory is given back"
+    server.start()
+    wire = Wire(server)
+    assert state(wire, box) == "paused"
+    assert post(wire, box, "connect").status_code == 201
+    assert wire.detail(box).json()["restored"] == "warm"
+    goes_on(wire, box, before)

@@ -315,6 +315,10 @@ class FakeNode(Node):
         self.running[spec.sandbox_id] = spec
         return self._described(spec, mode)
 
+    async def demote(self, sandbox_id: str) -> bool:
+        self._called("demote", sandbox_id)
+        return self.hot.pop(sandbox_id, None) is not None
+
     async def delete_snapshot(self, snapshot_id: str) -> None:
         self._called("delete_snapshot", snapshot_id)
         if self.knobs.delete_errors:
