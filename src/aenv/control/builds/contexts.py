@@ -23,9 +23,10 @@ class Context:
     def after(self, step: Step) -> Context:
         """What a step leaves behind. InvalidRequestError for variables that make no sense."""
         if step.type is StepType.ENV:
-            known = self._variables()
-            pairs = zip(step.args[::2], step.args[1::2], strict=True)
-            return replace(self, env={**self.env, **{n: expand(v, known) for n, v in pairs}})
+            found = self
+            for name, value in zip(step.args[::2], step.args[1::2], strict=True):
+                found = replace(found, env={**found.env, name: found._expanded(value)})
+            return found
         if step.type is StepType.WORKDIR:
             return replace(self, workdir=self._path(self._expanded(step.args[0])))
         if step.type is StepType.USER:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aenv.control.builds.contexts import Context
 from aenv.control.builds.plans import Step
 
-_FORMAT = 1
+_FORMAT = 2
 """Counts up when steps come to do something else."""
 
 
@@ -39,7 +39,8 @@ def chain(start: str, context: Context, steps: Sequence[Step], *, force: bool) -
     key = start
     for number, step in enumerate(steps, 1):
         force = force or step.force
-        key = _hashed([key, step.type, *step.args, step.files_hash])
+        where = [context.user, context.workdir, sorted(context.env.items())]
+        key = _hashed([key, step.type, step.args, step.files_hash, where])
         after = context.after(step)
         stages.append(Stage(number, step, context, after, key, not force))
         context = after
