@@ -38,6 +38,7 @@ from aenv.control.sandboxes import Sandboxes
 from aenv.control.services import Services
 from aenv.control.snapshots import Snapshots
 from aenv.control.starts import Starts
+from aenv.control.storage import Storage
 from aenv.control.telemetry import Telemetry
 from aenv.control.templates import Templates
 from aenv.control.turns import Turns
@@ -83,6 +84,7 @@ class System:
         self.activity = Activity(clock)
         self.keys = Keys(catalog, clock)
         self.templates = Templates(catalog, node, wait=timing.template_wait)
+        self.storage = Storage(settings, catalog, node)
         self.hosts = Hosts(catalog, node, self.telemetry)
         self.doors = Doors()
         self._loops: list[asyncio.Task[None]] = []

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from aenv.models.blobs import SpaceUse
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.memory import MemoryReport
 from aenv.models.sandboxes import (
@@ -23,7 +24,7 @@ from aenv.models.sandboxes import (
 from aenv.models.settings import Settings
 from aenv.models.snapshots import SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
-from aenv.node import leftovers
+from aenv.node import leftovers, space
 from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
 from aenv.node.agentwork import AgentWorkbench
@@ -147,6 +148,9 @@ class LocalNode(Node):
 
     async def memory(self) -> MemoryReport:
         return await self._memory.report()
+
+    async def space(self) -> list[SpaceUse]:
+        return await asyncio.to_thread(space.survey, self._settings.folders)
 
     async def probe(self) -> list[Finding]:
         return await self._engines.probe()

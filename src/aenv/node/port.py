@@ -251,10 +251,6 @@ class Node(ABC):
         """Give back the memory of a paused one that is on disk. False if there was none to give."""
         return False
 
-    async def demote(self, sandbox_id: str) -> bool:
-        """Give back the memory of a paused one that is on disk. False if there was none to give."""
-        return False
-
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Free its bytes at once. Idempotent."""
         raise _no_snapshots()
