@@ -77,6 +77,11 @@ def test_unset_overrides_and_empty_variables_change_nothing(folders: Folders) ->
         ("[egress]\nprivate_allow = [1]", "must be a list of texts"),
         ("[tls]\ncert = 'x'", "'tls.cert' and 'tls.key' go together"),
         ("public_url = 'example.com'", "must start with http"),
+        ("[store]\nfolder = 'here'", "'store.folder' must be an absolute path"),
+        ("[store]\nfolder = '/a'\nbucket = 'b'", "'store.bucket' exclude each other"),
+        ("[store]\nendpoint = 'http://a'", "'store.endpoint' is of use with 'store.bucket' only"),
+        ("[store]\nbucket = 'b'\nendpoint = 'a:9000'", "'store.endpoint' must start with http"),
+        ("[store]\nbucket = 'b'\naccess_key_id = 'k'", "go together: give both"),
         ("domain = 'a/b'", "must be a bare name"),
     ],
 )
@@ -103,6 +108,16 @@ def test_a_refused_key_is_not_shown(folders: Folders, key: str) -> None:
     with pytest.raises(InvalidRequestError, match="'api_key' must be 1 to 512") as caught:
         load(folders, env={"AENV_API_KEY": key})
     assert key.strip() not in str(caught.value)
+
+
+def test_keys_of_the_blob_store_are_not_shown(folders: Folders) -> None:
+    text = "[store]\nbucket = 'b'\naccess_key_id = 'k'\n"
+    settings = load(folders, text, {"AENV_STORE_SECRET_ACCESS_KEY": "s3cr3t"})
+    assert settings.store.secret_access_key == "s3cr3t"
+    assert "s3cr3t" not in repr(settings)
+    with pytest.raises(InvalidRequestError, match="not its value") as caught:
+        load(folders, "[store]\nsecret_access_key = 12345\n")
+    assert "12345" not in str(caught.value)
 
 
 def test_an_unknown_override_is_an_error(folders: Folders) -> None:

@@ -10,15 +10,14 @@ from typing import Any
 from aenv.models.errors import InvalidRequestError
 from aenv.models.folders import Folders
 from aenv.store.settings import FILE, known_keys, load_settings
-
-_SECRET = frozenset({"api_key"})
+from aenv.store.settings_rules import SECRET
 
 
 def read() -> dict[str, Any]:
     """Every setting as a server started now would see it, by dotted key; secrets hidden."""
     settings = load_settings(Folders.resolve(), env=os.environ)
     values = {key: _value(settings, key) for key in known_keys()}
-    return {k: "…" if k in _SECRET and v else v for k, v in values.items()}
+    return {k: "…" if k in SECRET and v else v for k, v in values.items()}
 
 
 def write(key: str, text: str) -> None:
