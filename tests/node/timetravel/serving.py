@@ -12,9 +12,16 @@ SERVING = "host"
 
 _PROGRAM = r"""
 import sys; sys.path.append("/.aenv/python")
-import aenv, json, os, random, socket, ssl, time
+import aenv, json, os, random, socket, ssl, tempfile, threading, time, uuid
 own, told, started = random.Random(), [], time.time()
-random.random(), own.random(), ssl.RAND_bytes(1)
+random.random(), own.random(), ssl.RAND_bytes(1), uuid.uuid1()
+unlinked = tempfile.TemporaryFile("w+"); unlinked.write("both "); unlinked.flush()
+server = socket.create_server(("0.0.0.0", 8000))
+def serve():
+    while True:
+        connection, _ = server.accept()
+        connection.sendall(socket.gethostname().encode()); connection.close()
+threading.Thread(target=serve, daemon=True).start()
 aenv.on_restore(lambda restore: told.append([restore.mode, restore.sandbox_id]))
 def put(path, text):
     with open(path + ".new", "w") as file:
@@ -23,9 +30,12 @@ def put(path, text):
 put("/tmp/ready", "ready")
 while not os.path.exists("/tmp/question"):
     time.sleep(0.01)
+unlinked.write(socket.gethostname()); unlinked.seek(0)
 put("/tmp/answer", json.dumps({
     "told": told, "urandom": os.urandom(8).hex(), "random": random.random(), "own": own.random(),
-    "ssl": ssl.RAND_bytes(8).hex(), "hostname": socket.gethostname(), "started": started}))
+    "ssl": ssl.RAND_bytes(8).hex(), "hostname": socket.gethostname(), "started": started,
+    "wall": time.time(), "uuid1": str(uuid.uuid1()), "pid": os.getpid(), "file": unlinked.read(),
+    "called": os.environ.get("E2B_SANDBOX_ID", "")}))
 time.sleep(1000)
 """
 _START = f"""
@@ -33,6 +43,7 @@ mkdir -p /etc/aenv/restore.d
 echo '#!/bin/sh
 echo "$AENV_RESTORE $AENV_SANDBOX_ID" > /root/hooked' > /etc/aenv/restore.d/10-note
 chmod 755 /etc/aenv/restore.d/10-note
+mkdir -p /etc/ssh; echo shared > /etc/ssh/ssh_host_rsa_key; echo both > /tmp/file
 cat > /tmp/program.py <<'END'
 {_PROGRAM}
 END
