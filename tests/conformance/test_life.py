@@ -59,6 +59,16 @@ async def test_nothing_is_left_of_a_destroyed_machine(subject: Subject) -> None:
     assert (await machine.wait()).culprit is Culprit.CALLER
 
 
+async def test_a_tree_deeper_than_python_recurses_goes_with_its_machine(subject: Subject) -> None:
+    machine = await subject.engine.boot(subject.spec())
+    result = await machine.exec(["/bin/mkdir", "-p", "d/" * 1500])
+    assert result.exit_code == 0, result
+
+    await machine.destroy()
+
+    assert subject.traces(machine.sandbox_id) == []
+
+
 async def test_destroying_twice_and_at_once_is_fine(machine: Machine, subject: Subject) -> None:
     await asyncio.gather(machine.destroy(), machine.destroy())
     await machine.destroy()

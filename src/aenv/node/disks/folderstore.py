@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 from aenv.node.disks.disk import DiskUsage
+from aenv.node.disks.removals import remove_tree
 from aenv.node.disks.stores import ImageUsage, PoolKind, Store, free_bytes
-from aenv.node.disks.walks import FolderSizes, remove_tree
+from aenv.node.disks.walks import FolderSizes
 from aenv.node.engine import Finding, Severity
 
 _COPY_TIMEOUT = 1800

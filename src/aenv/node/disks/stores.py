@@ -7,13 +7,13 @@ A volume is a folder ``<root>/<sandbox id>``, an image (a copy that never change
 from __future__ import annotations
 
 import os
-import shutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from aenv.node.disks.disk import DiskUsage
+from aenv.node.disks.removals import remove_tree
 from aenv.node.engine import Finding, Severity
 from aenv.node.host import Host
 
@@ -137,8 +137,8 @@ class SubvolumeStore(Store):
         if self._volumes.is_subvolume(path):
             self._volumes.delete(path)
             self._deleted = True
-        elif path.exists():
-            shutil.rmtree(path)
+        else:
+            remove_tree(path)
 
     def usage(self, name: str) -> DiskUsage:
         usage = self._volumes.usage(self.path(name))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
 from asyncio import Future, Task
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from aenv.models.errors import CapabilityError, Culprit, EngineError
 from aenv.models.sandboxes import AGENT_PORT, NetworkPolicy, SandboxExit
+from aenv.node.disks.removals import remove_tree
 from aenv.node.engine import Address, ExecResult, Machine, MachineStats, MemoryImage
 from aenv.node.engines.process import accounts
 from aenv.node.supervisor.client import Ending, SupervisorClient
@@ -146,8 +145,10 @@ async def clear(supervisor: SupervisorClient, home: Home) -> None:
             await supervisor.wait(home.key)
         await supervisor.forget(home.key)
     await supervisor.drop_console(home.console)
-    if await asyncio.to_thread(os.path.lexists, home.folder):
-        await asyncio.to_thread(shutil.rmtree, home.folder, ignore_errors=True)
+    try:
+        await asyncio.to_thread(remove_tree, home.folder)
+    except OSError as error:
+        raise EngineError(f"{home.folder} cannot be removed: {error.strerror}") from error
 
 
 def _classify(sandbox_id: str, ending: Ending) -> SandboxExit:
