@@ -11,11 +11,18 @@ from aenv.node.supervisor.client import Ending
 
 
 def end(
-    ending: Ending, *, oom_kills: int = 0, panic: str = "", log: str = "", console: str = ""
+    ending: Ending,
+    *,
+    gofer: Ending | None = None,
+    oom_kills: int = 0,
+    panic: str = "",
+    log: str = "",
+    console: str = "",
 ) -> SandboxExit:
     return classify(
         "i" * 20,
         ending,
+        gofer=gofer,
         oom_kills=oom_kills,
         panic=panic,
         log=log,
@@ -42,6 +49,14 @@ def end(
         (end(Ending(code=137), oom_kills=2), 137, Culprit.POLICY, "out of memory"),
         (end(Ending(code=1), oom_kills=2), 1, Culprit.POLICY, "init ended with code 1"),
         (end(Ending(signal=11)), 139, Culprit.INFRASTRUCTURE, "SIGSEGV"),
+        (
+            end(Ending(code=137), gofer=Ending(signal=9)),
+            137,
+            Culprit.INFRASTRUCTURE,
+            "file server was killed from outside (SIGKILL)",
+        ),
+        (end(Ending(code=137), gofer=Ending(code=0)), 137, Culprit.POLICY, "init ended by SIGKILL"),
+        (end(Ending(code=137), gofer=Ending(signal=9), oom_kills=1), 137, Culprit.POLICY, "memory"),
         (end(Ending(code=250)), 250, Culprit.POLICY, "signal 122"),
         (end(Ending()), None, Culprit.INFRASTRUCTURE, "unknown"),
     ],

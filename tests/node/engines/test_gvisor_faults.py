@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,10 +15,11 @@ import pytest
 from tests.conformance.conftest import agent_binary
 from tests.conformance.subjects import Subject, healthy
 
-from aenv.models.errors import DiskFullError, EngineError, NotFoundError
+from aenv.models.errors import Culprit, DiskFullError, EngineError, NotFoundError
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.node.engines.gvisor import commands
 from aenv.node.engines.gvisor.engine import GVisorEngine
+from aenv.node.engines.gvisor.parts import gofer_key
 from aenv.node.host import open_host
 
 pytestmark = [
@@ -152,3 +154,21 @@ async def test_agents_of_former_releases_are_dropped_once_nobody_runs_them(
     await subject.restart()
 
     assert not (store / "former").exists()
+
+
+async def test_a_file_server_killed_from_outside_is_our_fault_not_the_guest_s(
+    subject: Subject,
+) -> None:
+    machine = await subject.engine.boot(subject.spec())
+    assert await healthy(machine)
+    engine = subject.engine
+    assert isinstance(engine, GVisorEngine)
+    gofer = await engine._parts.supervisor.status(gofer_key(machine.sandbox_id))
+    assert gofer is not None
+
+    os.kill(gofer.pid, signal.SIGKILL)
+
+    async with asyncio.timeout(60):
+        ended = await machine.wait()
+    assert ended.culprit is Culprit.INFRASTRUCTURE
+    assert "SIGKILL" in ended.reason

@@ -2,8 +2,9 @@
 
 The sandbox process ends with the status of the guest's init (the agent), so an orderly exit is the
 guest's doing: nobody but the guest's root can end its init. A signal from outside, a panic of the
-sentry (it leaves a report) or gVisor's own fatal error (128) is ours. The kernel's OOM killer is
-the guest's: it used more than its limit.
+sentry (it leaves a report) or gVisor's own fatal error (128) is ours, and so is the death of the
+file server by a signal: the sentry ends the guest then. The kernel's OOM killer is the guest's: it
+used more than its limit.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ def classify(
     sandbox_id: str,
     ending: Ending,
     *,
+    gofer: Ending | None = None,
     oom_kills: int,
     panic: str,
     log: str,
     console: str,
     resources: Resources,
 ) -> SandboxExit:
+    """``gofer``: how the file server had ended before; None: it had not."""
     code = 128 + ending.signal if ending.signal is not None else ending.code
 
     def ended(culprit: Culprit, reason: str) -> SandboxExit:
@@ -43,6 +46,11 @@ def classify(
         name = _signal_name(ending.signal)
         return ended(
             Culprit.INFRASTRUCTURE, f"the sandbox process was killed from outside ({name})"
+        )
+    if gofer is not None and gofer.signal is not None:
+        name = _signal_name(gofer.signal)
+        return ended(
+            Culprit.INFRASTRUCTURE, f"the sandbox's file server was killed from outside ({name})"
         )
     if panic:
         return ended(Culprit.INFRASTRUCTURE, f"gVisor crashed: {_first_line(panic)}")

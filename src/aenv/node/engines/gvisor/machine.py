@@ -204,6 +204,7 @@ class GVisorMachine(Machine):
         outcome = exits.classify(
             self.sandbox_id,
             ending,
+            gofer=await self._gofer_ending(),
             oom_kills=await self._oom_kills(),
             panic=bundle.text(bundle.panic_log),
             log=bundle.text(bundle.runsc_log),
@@ -239,9 +240,14 @@ class GVisorMachine(Machine):
 
     async def _require_files(self) -> None:
         """A guest whose file server died first is about to end; its image would be of no use."""
-        gofer = await self._parts.supervisor.status(gofer_key(self.sandbox_id))
-        if gofer is not None and gofer.ending is not None:
+        if await self._gofer_ending() is not None:
             raise EngineError(f"the file server of sandbox {self.sandbox_id} has ended")
+
+    async def _gofer_ending(self) -> Ending | None:
+        with suppress(EngineError):
+            gofer = await self._parts.supervisor.status(gofer_key(self.sandbox_id))
+            return None if gofer is None else gofer.ending
+        return None
 
     async def _count_processes(self) -> int:
         try:
