@@ -10,6 +10,7 @@ from typing import Any
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
+from aenv.control.builds.startups import Patience
 from aenv.control.forks import ForkRequest
 from aenv.control.keys import Caller
 from aenv.control.requests import CreateRequest
@@ -21,7 +22,7 @@ from aenv.models.settings import Settings
 from aenv.store import sandboxes as rows
 from aenv.store.records import SandboxRecord, SnapshotRecord
 
-QUICK = Timing(template_wait=0.05, tick=0.01, retry_pause=0.01)
+QUICK = Timing(template_wait=0.05, tick=0.01, retry_pause=0.01, patience=Patience(0.01, 0.01, 0.2))
 
 
 @dataclass

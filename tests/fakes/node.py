@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+from tests.fakes.workbench import FakeWorkbench, Script
+
 from aenv.models.errors import (
     ConflictError,
     Culprit,
@@ -26,6 +28,7 @@ from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Address, Capabilities, Finding, Isolation
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
+from aenv.node.workbench import Workbench
 
 BASE = TemplateInfo("base", "sha256:base", 1000, 1_700_000_000.0)
 FAKE = Capabilities("fake", Isolation.NONE, needs_root=False, memory_snapshot=True, live_fork=True)
@@ -97,6 +100,7 @@ class FakeNode(Node):
         self.ended: list[SandboxExit] = []
         self.calls: list[tuple[str, str]] = []
         self.closed = False
+        self.script = Script()
         self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
 
     def exit(
@@ -238,6 +242,10 @@ class FakeNode(Node):
 
     async def healthy(self, sandbox_id: str) -> bool:
         return sandbox_id not in self.knobs.mute
+
+    async def workbench(self, sandbox_id: str) -> Workbench:
+        assert sandbox_id in self.running
+        return FakeWorkbench(self.script)
 
     async def settle(self, sandbox_id: str) -> None:
         self._called("settle", sandbox_id)

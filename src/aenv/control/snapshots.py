@@ -26,6 +26,7 @@ from aenv.models.errors import (
 from aenv.models.ids import TEMPLATE_NAME, new_object_id, new_snapshot_id
 from aenv.models.sandboxes import SandboxState
 from aenv.models.snapshots import SnapshotKind
+from aenv.store import builds
 from aenv.store import snapshots as rows
 from aenv.store.records import SandboxRecord
 from aenv.store.records import SnapshotRecord as SnapshotRecord
@@ -192,7 +193,8 @@ class Snapshots:
                 f"name: {name[:255]!r} is not a name, name:tag or {team}/name:tag of small "
                 "letters, digits, dashes and underscores"
             )
-        if await self._s.templates.exists(own):
+        built = await self._s.catalog.read(lambda db: builds.template_named(db, team, own))
+        if built is not None or await self._s.templates.exists(own):
             raise ConflictError(f"name: {own!r} is the name of a template; choose another")
         found = await self._s.catalog.read(lambda db: rows.named(db, team, own))
         template_id = found[0].template_id if found else None
