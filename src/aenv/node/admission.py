@@ -130,7 +130,8 @@ class Admission:
         if self._turn.locked() or self._claims:
             return False
         await self._book.refresh()
-        return self._refusal(self._claim(demand), await disk_room()) is None
+        room = await disk_room()
+        return self._refusal(self._claim(demand), self._measure(), room) is None
 
     def _require_possible(self, resources: Resources) -> None:
         if resources.memory_mb * MIB > self._bounds.total:
@@ -143,13 +144,13 @@ class Admission:
     async def _wait_for_room(self, demand: Demand, disk_room: DiskRoom) -> _Claim:
         while True:
             self._released.clear()
-            claim = self._claim(demand)
-            if self._lacks_memory(claim):
+            claim, left = self._claim(demand), self._measure()
+            if self._lacks_memory(claim, left):
                 await self._book.refresh()
                 claim = self._claim(demand)
-            while self._lacks_memory(claim) and await self._relieve():
-                pass
-            refusal = self._refusal(claim, await disk_room())
+            while self._lacks_memory(claim, left) and await self._relieve():
+                left = self._measure()
+            refusal = self._refusal(claim, left, await disk_room())
             if refusal is None and len(self._claims) < self._bounds.boots:
                 return claim
             if refusal is not None and not self._claims:
@@ -173,16 +174,15 @@ class Admission:
             disk=min(resources.disk_mb * MIB, DISK_AT_START),
         )
 
-    def _lacks_memory(self, claim: _Claim) -> bool:
-        free = self._measure().memory - self._bounds.memory_reserve - self._spoken_for()
+    def _lacks_memory(self, claim: _Claim, left: Headroom) -> bool:
+        free = left.memory - self._bounds.memory_reserve - self._spoken_for()
         return claim.memory > free
 
     def _spoken_for(self) -> int:
         return sum(claim.memory for claim in self._claims) + self._book.owed()
 
-    def _refusal(self, claim: _Claim, room: int | None) -> _Refusal | None:
-        left = self._measure()
-        if claim.memory > left.memory - self._bounds.memory_reserve - self._spoken_for():
+    def _refusal(self, claim: _Claim, left: Headroom, room: int | None) -> _Refusal | None:
+        if self._lacks_memory(claim, left):
             text = _short("memory", claim.memory, left.memory, self._bounds.memory_reserve)
             if others := self._spoken_for():
                 text += f" ({others // MIB} MiB are set aside for those that have just started)"

@@ -84,5 +84,5 @@ def _bounds(settings: Settings, total: int) -> Bounds:
         disk_reserve=settings.disk_reserve_mb * MIB,
         total=total,
         overcommit=settings.memory_overcommit,
-        boots=max(8, 4 * (os.cpu_count() or 1)),  # some get their parts while others start
+        boots=max(16, 8 * (os.cpu_count() or 1)),  # some get their parts while others start
     )

@@ -40,11 +40,12 @@ class NodeParts:
 
     @classmethod
     def of_this_host(cls, settings: Settings) -> Self:
+        data, instance = settings.folders.data, settings.folders.instance
         return cls(
             engines=EngineSet(settings, available(), create_engine),
             images=ImageStore(settings, _host_if_root(settings)),
             agent=Path(aenv.__file__).parent / "_bin" / "agent",
-            measure=lambda: measure_headroom(settings.folders.data, settings.folders.instance),
+            measure=lambda: measure_headroom(data, instance),
         )
 
     @property

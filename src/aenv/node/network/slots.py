@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import time
 from collections import deque
 from ipaddress import IPv4Address
 
@@ -34,8 +35,9 @@ log = logging.getLogger(__name__)
 
 _RETRY = 5.0
 _LULL = 0.5
-"""Seconds a refill waits while slots are left: the processors belong to the sandbox that took one,
-or to a server's start.
+_CALM = 2.0
+"""Seconds a refill waits while slots are left, for so long after one was taken: the processors
+belong to the sandbox that took it, or to a server's start.
 """
 _CLOSED = Egress(allow_internet=False)
 
@@ -62,6 +64,7 @@ class SlotPool:
         self._fresh: set[int] = set()
         self._making: set[asyncio.Task[Slot]] = set()
         self._wanted = asyncio.Event()
+        self._taken = time.monotonic()
         self._filler: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -96,6 +99,7 @@ class SlotPool:
             self._idle.append(slot)
             raise
         self._leased[sandbox_id] = slot
+        self._taken = time.monotonic()
         self._wanted.set()
         return slot
 
@@ -220,7 +224,7 @@ class SlotPool:
             await self._wanted.wait()
             try:
                 while len(self._idle) < self._size:
-                    if self._idle:
+                    if self._idle and time.monotonic() < self._taken + _CALM:
                         await asyncio.sleep(_LULL)
                     self._idle.append(await self._make_now())
                 self._wanted.clear()

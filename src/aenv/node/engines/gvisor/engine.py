@@ -49,7 +49,8 @@ from aenv.store.private import make_private
 
 log = logging.getLogger(__name__)
 
-_BOOTS_PER_CPU = 2
+_BOOTS_PER_CPU = 4
+"""A start waits for the kernel half of its time: with fewer at once a burst takes longer."""
 _OVERHEAD_MB = 64
 """What sentry and gofer use of a sandbox's memory limit, on top of the guest."""
 
