@@ -207,3 +207,9 @@ def _fetch_when_up(url: str) -> str:
             if error.code != 502 or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def test_a_sandbox_made_without_await_says_how_it_is_made() -> None:
+    for make in (AsyncSandbox, lambda: AsyncSandbox("base", timeout=5)):
+        with pytest.raises(TypeError, match=r"await AsyncSandbox\.create"):
+            make()

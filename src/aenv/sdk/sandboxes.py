@@ -7,7 +7,7 @@ import builtins
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
@@ -29,12 +29,22 @@ class AsyncSandbox(Commands, Lifecycle):
     used and started when none runs.
     """
 
-    def __init__(
-        self, client: Client, body: Mapping[str, Any], secrets: Mapping[str, str] | None = None
-    ) -> None:
-        self._client = client
-        self._secrets = dict(secrets or {})
-        self._become(body)
+    def __init__(self, *_: object, **__: object) -> None:
+        """Nothing: making one takes an ``await``."""
+        raise TypeError(
+            "an AsyncSandbox is made by `await AsyncSandbox.create(…)`, and an existing one found "
+            "by `await AsyncSandbox.attach(id)`; `Sandbox(…)` needs no await"
+        )
+
+    @classmethod
+    def _of(
+        cls, client: Client, body: Mapping[str, Any], secrets: Mapping[str, str] | None = None
+    ) -> Self:
+        found = cls.__new__(cls)
+        found._client = client
+        found._secrets = dict(secrets or {})
+        found._become(body)
+        return found
 
     def _become(self, body: Mapping[str, Any]) -> None:
         self._body = dict(body)
@@ -92,7 +102,7 @@ class AsyncSandbox(Commands, Lifecycle):
         )
         client = await servers.connect(url, api_key, profile, engine=engine)
         try:
-            return cls(client, await request.send(client, wait=wait), secrets)
+            return cls._of(client, await request.send(client, wait=wait), secrets)
         except BaseException:
             await client.aclose()
             raise
@@ -108,7 +118,7 @@ class AsyncSandbox(Commands, Lifecycle):
     ) -> AsyncSandbox:
         """A handle on a sandbox that exists; its life time stays as it is."""
         client = await servers.connect(url, api_key, profile)
-        return cls(client, await servers.fetch(client, "GET", f"/sandboxes/{sandbox_id}"))
+        return cls._of(client, await servers.fetch(client, "GET", f"/sandboxes/{sandbox_id}"))
 
     @classmethod
     async def connect(
@@ -125,7 +135,7 @@ class AsyncSandbox(Commands, Lifecycle):
         """
         client = await servers.connect(url, api_key, profile)
         path = f"/v2/sandboxes/{sandbox_id}/connect"
-        return cls(client, await servers.fetch(client, "POST", path, {"timeout": timeout}))
+        return cls._of(client, await servers.fetch(client, "POST", path, {"timeout": timeout}))
 
     @classmethod
     async def list(
@@ -233,7 +243,7 @@ class AsyncSandbox(Commands, Lifecycle):
             await asyncio.gather(*(servers.kill(self._client, one["sandboxID"]) for one in made))
             raise faults.from_body(failed[0])
         kept = self._secrets if secrets else {}
-        return [AsyncSandbox(Client(self._client.endpoint), one, kept) for one in made]
+        return [AsyncSandbox._of(Client(self._client.endpoint), one, kept) for one in made]
 
     async def kill(self) -> bool:
         """End it and free all it holds; False when it was gone already."""
