@@ -9,7 +9,7 @@ from tests.control.gates import FakeGate
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
-from aenv.control.resumes import Visitor
+from aenv.control.visitors import Visitor
 from aenv.models.errors import (
     CapabilityError,
     ConflictError,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
-from aenv.control.resumes import Call, Unwoken, Visitor
+from aenv.control.resumes import Call, Unwoken
+from aenv.control.routes import Route, sign
+from aenv.control.visitors import Signed, Visitor
 from aenv.models.errors import (
     CapacityError,
     ConflictError,
@@ -292,14 +295,42 @@ class TestTraffic:
         assert record.traffic_token is not None
         assert await wake(record.id, Visitor(8000, record.traffic_token.encode()))
 
-    async def test_to_the_agent_of_a_private_one_is_the_agents_to_judge(self, house: House) -> None:
+    async def test_to_the_agent_wakes_with_what_the_agent_demands(self, house: House) -> None:
         private = NetworkPolicy(allow_public_traffic=False)
         record = await house.create(auto_resume=True, network=private)
         await house.pause(record.id)
+        token, wake = record.access_token, house.system.sandboxes.wake
 
-        assert await house.system.sandboxes.wake(record.id, Visitor(AGENT_PORT))
-        assert house.node.count("resume") == 1
-        assert await house.system.sandboxes.wake(record.id, VISITOR) is not None
+        def signed(expiration: str = "", *, token: str = token, operation: str = "read") -> Signed:
+            suffix = f":{expiration}" if expiration else ""
+            signature = sign(f"/f:read:user:{token}{suffix}")
+            return Signed("/f", operation, "user", signature, expiration)
+
+        def caller(**shown: Any) -> Visitor:
+            return Visitor(AGENT_PORT, **shown)
+
+        now = house.clock.wall() // SECOND
+        for stranger in (
+            caller(),
+            caller(access_token=b"guessed"),
+            caller(access_token=b"guessed", signed=signed()),
+            caller(traffic_token=(record.traffic_token or "").encode()),
+            caller(signed=signed(token="other")),
+            caller(signed=signed(operation="write")),
+            caller(signed=signed(str(now - 1))),
+            caller(signed=signed("soon")),
+        ):
+            assert await wake(record.id, stranger) is Unwoken.BARRED, stranger
+        assert house.node.count("resume") == 0
+
+        for friend in (
+            caller(access_token=token.encode()),
+            caller(signed=signed()),
+            caller(signed=signed(str(now + 60))),
+            caller(harmless=True),
+        ):
+            assert isinstance(await wake(record.id, friend), Route), friend
+            await house.pause(record.id)
 
     async def test_while_it_pauses_resumes_it_after(self, house: House) -> None:
         record = await house.create(auto_resume=True)

@@ -7,7 +7,6 @@ sandbox paused with its image; the image goes once ``running`` is recorded.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,7 +14,7 @@ from enum import Enum, auto
 import structlog
 from sqlalchemy import Connection
 
-from aenv.control import lookups, networks, quotas, requests
+from aenv.control import lookups, quotas, requests
 from aenv.control.clocks import SECOND
 from aenv.control.deadlines import deadline, typed
 from aenv.control.images import Images
@@ -23,8 +22,9 @@ from aenv.control.routes import Route
 from aenv.control.services import Services
 from aenv.control.specs import route, spec
 from aenv.control.states import StaleError, transition
+from aenv.control.visitors import Visitor, may_enter
 from aenv.models.errors import ConflictError, SandboxNotFoundError, UnresponsiveAtPauseError
-from aenv.models.sandboxes import AGENT_PORT, SandboxState
+from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import Quotas
 from aenv.models.snapshots import PauseMode
 from aenv.node.port import RunningSandbox
@@ -48,14 +48,6 @@ class Call:
     seconds: int
     reboot: bool = False
     auto_pause: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """A request of the data plane, to ``port`` of the guest, with the traffic ``token`` it has."""
-
-    port: int
-    token: bytes | None = None
 
 
 class Unwoken(Enum):
@@ -113,7 +105,7 @@ class Resumes:
         record = await lookups.read(self._s.catalog, sandbox_id)
         if record is None or not lookups.lives(record, self._s.clock.wall()):
             return None
-        if not _may_enter(record, visitor):
+        if not may_enter(record, visitor, self._s.clock.wall()):
             return Unwoken.BARRED
         try:
             return await self._s.turns.take(sandbox_id, lambda: self._wake_now(sandbox_id))
@@ -205,12 +197,3 @@ class Resumes:
 
     async def _living(self, team: str, sandbox_id: str) -> SandboxRecord:
         return await lookups.living(self._s.catalog, self._s.clock, team, sandbox_id)
-
-
-def _may_enter(record: SandboxRecord, visitor: Visitor) -> bool:
-    """The proxy's rule for guest ports, before anything is resumed; the agent has its own."""
-    if visitor.port == AGENT_PORT or networks.from_json(record.network).allow_public_traffic:
-        return True
-    if record.traffic_token is None or visitor.token is None:
-        return False
-    return hmac.compare_digest(record.traffic_token.encode(), visitor.token)

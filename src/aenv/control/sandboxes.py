@@ -20,10 +20,11 @@ from aenv.control.listing import Listing, ListRequest
 from aenv.control.networks import NetworkRequest
 from aenv.control.pauses import Pauses, Wish
 from aenv.control.requests import CreateRequest
-from aenv.control.resumes import Call, Resumes, Unwoken, Visitor
+from aenv.control.resumes import Call, Resumes, Unwoken
 from aenv.control.routes import Route
 from aenv.control.services import Services
 from aenv.control.states import StaleError, transition
+from aenv.control.visitors import Visitor
 from aenv.models.errors import AenvError, ConflictError, NotFoundError, SandboxNotFoundError
 from aenv.models.ids import is_sandbox_id
 from aenv.models.sandboxes import EndKind, SandboxState

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from aenv.control.resumes import Unwoken, Visitor
+from aenv.control.resumes import Unwoken
 from aenv.control.routes import Route
 from aenv.control.system import System
+from aenv.control.visitors import Visitor
 from aenv.server.proxy import Refusal, Resolve
 
 
 def waking(system: System) -> Resolve:
-    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> Route | Refusal | None:
-        found = await system.sandboxes.wake(sandbox_id, Visitor(port, token))
+    async def resolve(sandbox_id: str, visitor: Visitor) -> Route | Refusal | None:
+        found = await system.sandboxes.wake(sandbox_id, visitor)
         match found:
             case Unwoken.ASLEEP:
                 return Refusal(paused=True)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.server.proxy.stage import Stage, eventually, read_request, to
 
+from aenv.control.visitors import Visitor
 from aenv.server.proxy import Gate, GateFullError
 
 
@@ -138,7 +139,7 @@ async def test_a_request_between_route_and_guest_is_served_after_a_pause() -> No
     stage = Stage()
     waking = asyncio.Event()
 
-    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> object:
+    async def resolve(sandbox_id: str, visitor: Visitor) -> object:
         waking.set()
         return stage.sandbox(second, sandbox_id=sandbox_id)
 

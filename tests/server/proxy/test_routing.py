@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.server.proxy.stage import Guest, Stage, to
 
+from aenv.control.visitors import Signed, Visitor
 from aenv.models.ids import new_sandbox_id
-from aenv.models.sandboxes import INTERPRETER_PORT
+from aenv.models.sandboxes import AGENT_PORT, INTERPRETER_PORT
 from aenv.server.proxy import ProxySettings, Refusal
 
 
@@ -278,12 +279,12 @@ async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
     asked: list[str] = []
     paused, private = new_sandbox_id(), new_sandbox_id()
 
-    async def resolve(sandbox_id: str, port: int, token: bytes | None) -> object:
+    async def resolve(sandbox_id: str, visitor: Visitor) -> object:
         asked.append(sandbox_id)
         await asyncio.sleep(0)
         if sandbox_id == paused:
             return Refusal(paused=True)
-        if sandbox_id == private and (port, token) != (agent.port, b"known"):
+        if sandbox_id == private and visitor != Visitor(agent.port, b"known"):
             return Refusal(barred=True)
         return stage.sandbox(agent, sandbox_id=sandbox_id)
 
@@ -312,3 +313,36 @@ async def test_resolve_is_asked_for_sandboxes_without_a_route() -> None:
         token = "E2b-Traffic-Access-Token: known"
         await wire.send(f"{begin}E2b-Sandbox-Port: {agent.port}\r\n{token}\r\n\r\n")
         assert (await wire.answer()).status == 200
+
+
+async def test_what_a_request_shows_is_read_from_it() -> None:
+    stage, seen = Stage(), []
+
+    async def resolve(sandbox_id: str, visitor: Visitor) -> Refusal:
+        seen.append(visitor)
+        return Refusal(barred=True)
+
+    stage.resolve = resolve
+    async with stage.stack:
+        await stage.start()
+        wire = await stage.wire()
+        for request, headers in (
+            ("GET /health", ""),
+            ("POST /health", ""),
+            ("POST /process.Process/List", "X-Access-Token: mine\r\nX-Access-Token: other\r\n"),
+            ("GET /files?path=%2Ff&username=u&signature=v1_x&signature_expiration=7", ""),
+            ("PUT /files?path=%2Ff&signature=v1_x", ""),
+            ("GET /files/compose?signature=v1_x", ""),
+        ):
+            line = f"{request} HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {new_sandbox_id()}\r\n"
+            await wire.send(f"{line}{headers}Content-Length: 0\r\n\r\n")
+            answer = await wire.answer()
+            assert (answer.status, answer.json["code"]) == (401, 401)
+    assert seen == [
+        Visitor(AGENT_PORT, harmless=True),
+        Visitor(AGENT_PORT),
+        Visitor(AGENT_PORT, access_token=b"mine"),
+        Visitor(AGENT_PORT, signed=Signed("/f", "read", "u", "v1_x", "7")),
+        Visitor(AGENT_PORT),
+        Visitor(AGENT_PORT),
+    ]

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aenv.control.routes import Route, RouteTable
+from aenv.control.visitors import Visitor
 from aenv.models.errors import AenvError
 from aenv.server.proxy import replies
 from aenv.server.proxy.gate import Gate, GateFullError
+from aenv.server.proxy.heads import RequestHead
 from aenv.server.proxy.replies import Reply
 from aenv.server.proxy.rewriting import IsCredential
 from aenv.server.proxy.routing import Target, is_host_only
 from aenv.server.proxy.settings import ProxySettings, ProxyStats
 from aenv.server.proxy.signatures import SignatureProbe
 from aenv.server.proxy.upstream import GuestAddress, Traffic, Upstream, dial
+from aenv.server.proxy.visits import visitor
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +32,14 @@ SWEEP_INTERVAL = 1.0
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a sandbox cannot be reached: it is ``paused`` and does not resume on traffic, it is
-    ``barred`` without its traffic token, or it is not there."""
+    ``barred`` without a token of its own, or it is not there."""
 
     paused: bool = False
     barred: bool = False
 
 
-Resolve = Callable[[str, int, bytes | None], Awaitable[Route | Refusal | None]]
-"""Of a sandbox's id, the guest's port and the traffic token that came with the request."""
+Resolve = Callable[[str, Visitor], Awaitable[Route | Refusal | None]]
+"""Of a sandbox's id, and what the request shows to be let in."""
 
 
 class Client(Protocol):
@@ -102,13 +105,13 @@ class Proxy:
         self.stats.refused_limit += 1
         return replies.busy(target, limit)
 
-    async def locate(self, target: Target, token: bytes | None) -> Route | Reply:
+    async def locate(self, target: Target, head: RequestHead) -> Route | Reply:
         """The slow way to a route: through a held gate, and by asking control."""
         try:
             if target.sandbox_id in self.gate:
                 self.stats.parked += 1
                 await self.gate.passage(target.sandbox_id)
-            found = await self._resolve(target, token)
+            found = await self._resolve(target, head)
         except GateFullError:
             self.stats.refused_limit += 1
             return replies.on_hold(target)
@@ -124,7 +127,7 @@ class Proxy:
             return found
         if found is not None and found.barred:
             self.stats.refused_forbidden += 1
-            return replies.traffic_token_needed(target)
+            return replies.barred(target)
         self.stats.refused_not_found += 1
         return replies.not_found(target, paused=found is not None and found.paused)
 
@@ -148,12 +151,12 @@ class Proxy:
             self.stats.refused_port_closed += 1
             return replies.port_closed(target)
 
-    async def _resolve(self, target: Target, token: bytes | None) -> Route | Refusal | None:
+    async def _resolve(self, target: Target, head: RequestHead) -> Route | Refusal | None:
         route = self.table.get(target.sandbox_id)
         if route is not None or self.resolve is None:
             return route
         async with asyncio.timeout(self.settings.resolve_timeout):
-            return await self.resolve(target.sandbox_id, target.port, token)
+            return await self.resolve(target.sandbox_id, visitor(target, head))
 
     def join(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self.clients.add(client)

@@ -64,8 +64,7 @@ class Exchange:
             self._task = self._client.loop.create_task(self._locate())
 
     async def _locate(self) -> None:
-        token = self._head.unique.get(TRAFFIC_TOKEN)
-        found = await self._proxy.locate(self._target, token)
+        found = await self._proxy.locate(self._target, self._head)
         self._task = None
         if isinstance(found, Reply):
             self._fail(found)

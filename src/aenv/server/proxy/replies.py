@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
 
+from aenv.models.sandboxes import AGENT_PORT
 from aenv.server.proxy.routing import Style, Target
+
+_UNAUTHORIZED = (
+    "unauthorized access, please provide a valid access token or method signing if supported"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,13 @@ def broken_answer(target: Target) -> Reply:
     return Reply(
         502, "The sandbox closed the connection without a valid answer", target, with_port=True
     )
+
+
+def barred(target: Target) -> Reply:
+    """Where nothing runs that could say so: the agent's own words on its port."""
+    if target.port == AGENT_PORT:
+        return Reply(401, _UNAUTHORIZED)
+    return traffic_token_needed(target)
 
 
 def traffic_token_needed(target: Target) -> Reply:
