@@ -303,5 +303,12 @@ async def test_a_server_that_ends_alone_leaves_the_node_as_it_is(house: House) -
     await house.create()
     await house.system.shut_down(kill=False)
     await house.system.close()
-    assert house.node.count("clear") == 0
     assert len(house.node.running) == 1
+
+
+async def test_a_server_that_ends_without_a_sandbox_leaves_nothing_on_the_host(
+    house: House,
+) -> None:
+    await house.system.shut_down(kill=False)
+    await house.system.close()
+    assert house.node.count("clear") == 1

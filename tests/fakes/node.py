@@ -140,8 +140,9 @@ class FakeNode(Node):
         self._called("close", "")
         self.closed = True
 
-    async def clear(self) -> None:
+    async def clear(self) -> bool:
         self._called("clear", "")
+        return not self.running
 
     async def info(self) -> NodeInfo:
         self._called("info", "")

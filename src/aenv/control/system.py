@@ -174,8 +174,8 @@ class System:
         return f"{name or 'localhost'}:{port if port is not None else self.settings.port}"
 
     async def close(self) -> None:
-        """Stop the loops, call off half-made sandboxes, let go of the node and the catalog; after a
-        shutdown that killed all, the node leaves nothing on the host.
+        """Stop the loops, call off half-made sandboxes, let go of the node and the catalog. Where
+        no sandbox is left, the node leaves nothing on the host.
         """
         self._creation.closed = True
         await self.building.builds.close()
@@ -188,8 +188,8 @@ class System:
         try:
             async with asyncio.timeout(CLOSE_GRACE):
                 await self.node.close()
-                if self._for_good:
-                    await self.node.clear()
+                if not await self.node.clear() and self._for_good:
+                    log.warning("the run folder is still in use")
         except Exception as error:  # noqa: BLE001 - the catalog must be closed all the same
             log.error("node not closed well", error=repr(error))
         await self.catalog.close()

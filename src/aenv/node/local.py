@@ -134,9 +134,8 @@ class LocalNode(Node):
         await self._engines.close()
         await self._images.close()
 
-    async def clear(self) -> None:
-        if not await asyncio.to_thread(leftovers.remove, self._settings.folders):
-            logger.warning("%s is still in use", self._settings.folders.instance_run)
+    async def clear(self) -> bool:
+        return await asyncio.to_thread(leftovers.remove, self._settings.folders)
 
     async def info(self) -> NodeInfo:
         headroom = await asyncio.to_thread(self._measure)

@@ -124,10 +124,11 @@ class Node(ABC):
     async def close(self) -> None:
         """Let go; sandboxes keep running."""
 
-    async def clear(self) -> None:  # noqa: B027 - a node may have nothing to clear
-        """After :meth:`close`, and when no sandbox is left: remove what the host keeps for a next
-        start.
+    async def clear(self) -> bool:
+        """After :meth:`close`: remove what the host keeps for a next start. False, and all stays,
+        while a sandbox is left.
         """
+        return True
 
     @abstractmethod
     async def info(self) -> NodeInfo: ...

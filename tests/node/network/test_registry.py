@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,27 @@ def test_an_instance_without_a_slot_leaves_no_file(tmp_path: Path, namespaces: N
         "bbbbbbbb.holder",
         str(kept.index),
     }
+
+
+def test_the_file_of_a_killed_instance_goes_with_the_next_start_once_it_holds_nothing(
+    tmp_path: Path, namespaces: Namespaces
+) -> None:
+    holding = make(tmp_path, "bbbbbbbb", namespaces)
+    kept = claim(holding)
+    namespaces.present.add(("bbbbbbbb", kept.index))
+    for name in ("aaaaaaaa", "bbbbbbbb"):
+        (tmp_path / f"{name}.holder").touch()
+    living = make(tmp_path, "cccccccc", namespaces)
+    os.close(holding._holder or -1)  # what the kernel does when a process is killed
+
+    make(tmp_path, "dddddddd", namespaces)
+
+    assert {path.name for path in tmp_path.glob("*.holder")} == {
+        "bbbbbbbb.holder",
+        "cccccccc.holder",
+        "dddddddd.holder",
+    }
+    living.close()
 
 
 def test_a_full_range_yields_none(tmp_path: Path, namespaces: Namespaces) -> None:

@@ -51,13 +51,23 @@ class Registry:
         self._holder: int | None = None
 
     def open(self) -> None:
-        """Say that this instance runs, until :meth:`close` or the end of the process."""
-        make_private(self._folder)
-        if self._holder is None:
+        """Say that this instance runs, until :meth:`close` or the end of the process. The files of
+        instances that were killed and hold nothing any more go.
+        """
+        if self._holder is not None:
+            return
+        with self.locked():
             self._holder = os.open(
                 self._holder_file(self._instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
             fcntl.flock(self._holder, fcntl.LOCK_SH)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        holding = {claim.instance for claim in self._all() if not self._is_abandoned(claim)}
+        for path in self._folder.glob("*.holder"):
+            if path.stem not in {*holding, self._instance} and not self._runs(path.stem):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """An instance that holds no slot leaves no file."""
