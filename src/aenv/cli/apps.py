@@ -12,6 +12,8 @@ from typing import Any, TypedDict, TypeVar, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from aenv.cli import notations
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SERVER, SANDBOXES, FILES, TEMPLATES = "Server", "Sandboxes", "Files and ports", "Templates"
@@ -61,8 +63,16 @@ class _CommonOptions(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(_take_common(self, ctx, args)))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(notations.usage, arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
+        for kind, title in (("argument", "Arguments"), ("option", "Options")):
+            found = [one for one in self.get_params(ctx) if one.param_type_name == kind]
+            if records := [line for one in found if (line := notations.help_record(one, ctx))]:
+                with formatter.section(title):
+                    formatter.write_dl(records)
         _format_common(formatter)
 
 
