@@ -28,7 +28,7 @@ from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Address, Capabilities, Finding, Isolation
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
-from aenv.node.workbench import Workbench
+from aenv.node.workbench import Surroundings, Workbench
 
 BASE = TemplateInfo("base", "sha256:base", 1000, 1_700_000_000.0)
 FAKE = Capabilities("fake", Isolation.NONE, needs_root=False, memory_snapshot=True, live_fork=True)
@@ -101,6 +101,8 @@ class FakeNode(Node):
         self.calls: list[tuple[str, str]] = []
         self.closed = False
         self.script = Script()
+        self.around = Surroundings()
+        self.opened: list[tuple[str, ...]] = []
         self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
 
     def exit(
@@ -246,7 +248,11 @@ class FakeNode(Node):
 
     async def workbench(self, sandbox_id: str) -> Workbench:
         assert sandbox_id in self.running
+        self.opened.append(self.running[sandbox_id].network.private_out)
         return FakeWorkbench(self.script)
+
+    async def surroundings(self) -> Surroundings:
+        return self.around
 
     async def settle(self, sandbox_id: str) -> None:
         self._called("settle", sandbox_id)

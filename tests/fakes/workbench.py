@@ -13,8 +13,8 @@ from aenv.node.workbench import CopyTarget, Ended, GuestCommand, Output, StepErr
 @dataclass
 class Script:
     """How guests behave. ``failing``: commands with their exit codes; ``refused``: users;
-    ``gates``: commands that wait; ``errors``: raised by the command, one each. ``ran``: what was
-    run, in all guests.
+    ``gates``: commands that wait; ``errors``: raised by the command, one each; ``outputs``: what it
+    writes. ``ran``: what was run, in all guests.
     """
 
     failing: dict[str, int] = field(default_factory=dict)
@@ -26,6 +26,7 @@ class Script:
     folders: list[tuple[str, str]] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
     written: dict[str, bytes] = field(default_factory=dict)
+    outputs: dict[str, bytes] = field(default_factory=dict)
     declared: list[GuestFacts] = field(default_factory=list)
 
     @property
@@ -46,7 +47,7 @@ class FakeWorkbench(Workbench):
             await self._script.gates[text].wait()
         if text in self._script.errors:
             raise self._script.errors.pop(text)
-        yield Output("stdout", f"out of {text}\nund".encode())
+        yield Output("stdout", self._script.outputs.get(text, f"out of {text}\nund".encode()))
         yield Output("stderr", "möglich".encode()[:2])
         yield Output("stderr", "möglich".encode()[2:])
         code = self._script.failing.get(text, 0)

@@ -5,7 +5,8 @@ Pure; the same rules serve validation, the firewall and DNS.
 Order of judgement for one IPv4 destination:
 
 1. private, link-local, metadata, multicast and reserved ranges are closed, unless the operator's
-   ``egress.private_allow`` opens them; what it opens is judged on like any public address;
+   ``egress.private_allow`` opens them, or the policy's own ``private_out``; what these open is
+   judged on like any public address;
 2. ``allow_out`` opens (allow beats deny);
 3. ``deny_out`` closes;
 4. the rest is open when ``allow_internet``.
@@ -65,6 +66,7 @@ class Egress:
     allow: tuple[IPv4Network, ...] = ()
     deny: tuple[IPv4Network, ...] = ()
     dns_servers: tuple[IPv4Address, ...] = ()
+    openings: tuple[Opening, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -84,7 +86,8 @@ class Egress:
         self, address: IPv4Address, port: int | None = None, openings: Sequence[Opening] = ()
     ) -> bool:
         """The order of judgement above, for a destination that is no address of the host."""
-        if is_private(address) and not any(opening.covers(address, port) for opening in openings):
+        opened = (*openings, *self.openings)
+        if is_private(address) and not any(opening.covers(address, port) for opening in opened):
             return False
         if port == 53 and address in self.dns_servers:
             return True
@@ -104,6 +107,7 @@ def parse(policy: NetworkPolicy, openings: Sequence[Opening] = ()) -> Egress:
         allow=_networks("allowOut", policy.allow_out),
         deny=_networks("denyOut", policy.deny_out),
         dns_servers=_resolvers("dnsServers", policy.dns_servers, openings),
+        openings=parse_openings(policy.private_out),
     )
 
 

@@ -52,7 +52,8 @@ class NetworkPolicy:
     deny.
 
     Private, link-local, metadata, multicast and host addresses and IPv6 are denied whatever is
-    written here; only an operator's ``egress.private_allow`` opens some.
+    written here; only an operator's ``egress.private_allow`` opens some, and ``private_out``, as
+    ``ADDRESS/32:PORT``: what the server itself opens for a build, never a caller.
     """
 
     allow_internet: bool = True
@@ -61,6 +62,7 @@ class NetworkPolicy:
     dns_servers: tuple[str, ...] = ()
     allow_public_traffic: bool = True
     mask_request_host: str | None = None
+    private_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

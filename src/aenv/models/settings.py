@@ -65,12 +65,15 @@ class BlobSettings:
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
     """``at_once``: builds that run beside each other. ``cache_mb``: what cached steps may hold,
-    ``files_mb``: what uploaded files of COPY steps may.
+    ``files_mb``: what uploaded files of COPY steps may. ``host_registries``: whether steps are
+    given the host's way to its package registries: ``ask`` (where a build asks), ``always``,
+    ``never``.
     """
 
     at_once: int = 2
     cache_mb: int = 10240
     files_mb: int = 4096
+    host_registries: str = "ask"
 
 
 @dataclass(frozen=True, slots=True)

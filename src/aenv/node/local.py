@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aenv.models.blobs import SpaceUse
@@ -46,8 +47,9 @@ from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbo
 from aenv.node.residents import Resident, Residents
 from aenv.node.snapshots.store import SnapshotStore
 from aenv.node.stored import StoredSnapshots
+from aenv.node.surroundings import of_this_host
 from aenv.node.usage import MemoryUse
-from aenv.node.workbench import Workbench
+from aenv.node.workbench import Surroundings, Workbench
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +170,9 @@ class LocalNode(Node):
 
     async def workbench(self, sandbox_id: str) -> Workbench:
         return AgentWorkbench(self._resident(sandbox_id), self._memos)
+
+    async def surroundings(self) -> Surroundings:
+        return await asyncio.to_thread(of_this_host, os.environ)
 
     async def snapshot(
         self,

@@ -22,7 +22,7 @@ from aenv.models.sandboxes import (
 from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.engine import Address, Capabilities, Finding
-from aenv.node.workbench import Workbench
+from aenv.node.workbench import Surroundings, Workbench
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +285,10 @@ class Node(ABC):
     async def workbench(self, sandbox_id: str) -> Workbench:
         """To build in a sandbox that runs here. NotFoundError."""
         raise CapabilityError("this node builds no templates")
+
+    async def surroundings(self) -> Surroundings:
+        """How this host reaches its package registries."""
+        return Surroundings()
 
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...

@@ -69,6 +69,24 @@ class CopyTarget:
     mode: str = ""
 
 
+FOLDER = "/dev/shm/aenv-build"  # noqa: S108 - in guests: a tmpfs that each boot makes anew
+APT_CONF, APT_SOURCES, SUITE = "apt.conf", "sources.list", "@SUITE@"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """How a host reaches its package registries, for the builds on it. ``env``: variables of every
+    step. ``files``: by name, for :data:`FOLDER`; that of APT's sources names a Debian guest's
+    :data:`SUITE`. ``openings``: private targets, as ``ADDRESS/32:PORT``. ``notes``: what builds
+    cannot use, and why.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    openings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Workbench(ABC):
     """All raise StepError, AgentUnreachableError when the sandbox is gone, DiskFullError."""
 

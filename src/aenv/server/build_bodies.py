@@ -48,6 +48,8 @@ class StepBody(Body):
 
 
 class StartBuild(Body):
+    """``hostRegistries`` is ours: steps reach package registries as the host does."""
+
     from_image: Annotated[str, Field(max_length=512)] | None = None
     from_template: Annotated[str, Field(max_length=255)] | None = None
     from_image_registry: dict[str, Any] | None = Field(None, repr=False)
@@ -55,6 +57,7 @@ class StartBuild(Body):
     steps: Annotated[list[StepBody], Field(max_length=1000)] = Field(default_factory=list)
     start_cmd: str | None = None
     ready_cmd: str | None = None
+    host_registries: bool | None = None
 
     def plan(self) -> Plan:
         """InvalidRequestError for what cannot be built."""
@@ -69,6 +72,7 @@ class StartBuild(Body):
             force=bool(self.force),
             start_cmd=self.start_cmd or None,
             ready_cmd=self.ready_cmd or None,
+            host_registries=bool(self.host_registries),
         )
 
 

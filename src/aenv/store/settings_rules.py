@@ -82,6 +82,8 @@ def _sizes(settings: Settings) -> Iterator[str]:
     for name in ("at_once", "cache_mb", "files_mb"):
         if getattr(settings.builds, name) < 1:
             yield f"'builds.{name}' must be at least 1"
+    if (found := settings.builds.host_registries) not in ("ask", "always", "never"):
+        yield f"'builds.host_registries' must be ask, always or never, not {found!r}"
     if not _positive(settings.warm_idle):
         yield "'warm_idle' must be a positive number of seconds"
     if not (_positive(settings.memory_overcommit) and settings.memory_overcommit >= 1):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.control.builds.yards import (
@@ -24,8 +25,9 @@ from aenv.models.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from aenv.models.settings import BuildSettings
 from aenv.models.templates import GuestFacts, ImageFacts, TemplateInfo
-from aenv.node.workbench import CopyTarget
+from aenv.node.workbench import CopyTarget, Surroundings
 
 
 async def test_steps_run_in_the_context_that_those_before_have_made(yard: Yard) -> None:
@@ -425,3 +427,53 @@ async def test_teams_share_no_cached_steps(yard: Yard) -> None:
         while build.id in builds._tasks:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert yard.node.script.commands == ["a", "a"]
+
+
+AROUND = Surroundings(
+    env={"PIP_INDEX_URL": "https://mirror/simple", "PIP_CERT": "/x"},
+    files={"npmrc": b"registry=https://mirror", "apt.conf": b"conf", "sources.list": b"@SUITE@"},
+    openings=("10.1.2.3/32:443",),
+    notes=("here:1 is on this host's loopback",),
+)
+
+
+@pytest.mark.parametrize("debian", [True, False])
+async def test_steps_reach_registries_as_the_host_does_if_the_build_asks(
+    yard: Yard, debian: bool
+) -> None:
+    yard.node.around = AROUND
+    if debian:
+        release = b"ID=debian\nVERSION_CODENAME=trixie\n"
+        yard.node.script.outputs["('/bin/cat', '/etc/os-release')"] = release
+
+    build = await yard.build(env("PIP_CERT", "mine"), run("a"), host_registries=True)
+
+    assert build.status is BuildStatus.READY
+    ran = next(one for one in yard.node.script.ran if one.command == "a")
+    wanted = {"PIP_INDEX_URL": "https://mirror/simple", "PIP_CERT": "mine"}
+    written = {"/dev/shm/aenv-build/npmrc": b"registry=https://mirror"}
+    if debian:
+        wanted["APT_CONFIG"] = "/dev/shm/aenv-build/apt.conf"
+        written["/dev/shm/aenv-build/apt.conf"] = b"conf"
+        written["/dev/shm/aenv-build/sources.list"] = b"trixie"
+    assert ran.env == wanted
+    assert yard.node.script.written == written
+    assert build.facts == GuestFacts(env={"PIP_CERT": "mine"})
+    assert yard.node.opened == [("10.1.2.3/32:443",), ()]
+    assert "here:1 is on this host's loopback" in await yard.said(build)
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "given"),
+    [("ask", False, False), ("always", False, True), ("never", True, False)],
+)
+async def test_the_operator_decides_whether_builds_may(
+    tmp_path: Path, setting: str, asked: bool, given: bool
+) -> None:
+    yard = Yard(tmp_path, options={"builds": BuildSettings(host_registries=setting)})
+    await yard.open()
+    yard.node.around = AROUND
+    await yard.build(run("a"), host_registries=asked)
+    ran = next(one for one in yard.node.script.ran if one.command == "a")
+    assert ("PIP_INDEX_URL" in ran.env) is given
+    await yard.system.close()

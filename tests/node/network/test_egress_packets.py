@@ -104,6 +104,24 @@ async def test_a_policy_cannot_open_what_is_private(pool: SlotPool, slot: Slot) 
         assert not await reaches(slot.netns, address, 80)
 
 
+async def test_what_is_opened_for_one_slot_is_open_to_no_other_nor_later(
+    pool: SlotPool, slot: Slot
+) -> None:
+    other = await pool.lease("i" + "b" * 19)
+    opened = NetworkPolicy(private_out=(f"{PRIVATE}/32:80", f"{HOST_UPLINK}/32:80"))
+    await pool.apply(slot, opened)
+    for address in (PRIVATE, HOST_UPLINK):
+        assert await reaches(slot.netns, address, 80)
+        assert not await reaches(other.netns, address, 80)
+    assert not await reaches(slot.netns, METADATA, 80)
+    await pool.apply(slot, NetworkPolicy(private_out=(f"{PRIVATE}/32:81",)))
+    assert not await reaches(slot.netns, PRIVATE, 80)
+    await pool.apply(slot, opened)
+    await pool.release(slot)
+    again = await pool.lease("i" + "c" * 19)
+    assert not await reaches(again.netns, PRIVATE, 80)
+
+
 async def test_a_change_holds_at_once_for_open_connections(pool: SlotPool, slot: Slot) -> None:
     with (
         await connect(slot.netns, PUBLIC, 80) as kept,

@@ -5,11 +5,12 @@ to the server, its next start ends them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from aenv.control.builds.journals import Journal
+from aenv.control.builds.surrounding import surround
 from aenv.control.clocks import Clock
 from aenv.control.deadlines import deadline
 from aenv.models.errors import AenvError, CapacityError
@@ -18,7 +19,7 @@ from aenv.models.sandboxes import NetworkPolicy, Resources
 from aenv.models.snapshots import SnapshotImage, SnapshotKind
 from aenv.models.templates import GuestFacts
 from aenv.node.port import Node, SandboxSpec
-from aenv.node.workbench import Workbench
+from aenv.node.workbench import Surroundings, Workbench
 from aenv.store.records import SnapshotRecord
 
 BOOT_TIMEOUT = 120.0
@@ -26,6 +27,7 @@ SNAPSHOT_TIMEOUT = 600.0
 DESTROY_TIMEOUT = 60.0
 ROOM_PATIENCE = 600.0
 ROOM_PAUSE = 5.0
+AROUND_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A sandbox that runs, and what can be done in it."""
+    """A sandbox that runs, and what can be done in it. ``env``: what all its steps are given."""
 
     sandbox_id: str
     engine: str
     origin: Origin
     resources: Resources
     work: Workbench
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Benches:
@@ -58,16 +61,22 @@ class Benches:
 
     @asynccontextmanager
     async def open(
-        self, origin: Origin, resources: Resources, journal: Journal, facts: GuestFacts
+        self,
+        origin: Origin,
+        resources: Resources,
+        journal: Journal,
+        facts: GuestFacts,
+        around: Surroundings | None = None,
     ) -> AsyncIterator[Bench]:
         """Boot one from its disk, none of its commands run, and end it afterwards. Raises what a
-        create does; a host without room is waited for.
+        create does; a host without room is waited for. ``around``: what its steps are to reach.
         """
+        around = around or Surroundings()
         spec = SandboxSpec(
             sandbox_id=new_sandbox_id(),
             template=origin.template,
             resources=resources,
-            network=NetworkPolicy(),
+            network=NetworkPolicy(private_out=around.openings),
             access_token=new_token(),
             host_secret=new_token(),
             engine=self._engine,
@@ -78,9 +87,18 @@ class Benches:
         try:
             engine = await self._boot(spec, journal)
             work = await self._node.workbench(spec.sandbox_id)
-            yield Bench(spec.sandbox_id, engine, origin, resources, work)
+            env = await surround(work, around)
+            yield Bench(spec.sandbox_id, engine, origin, resources, work, env)
         finally:
             await asyncio.shield(asyncio.ensure_future(self._end(spec.sandbox_id)))
+
+    async def surroundings(self, journal: Journal) -> Surroundings:
+        """How the host reaches its registries."""
+        async with deadline(AROUND_TIMEOUT, "reading the host's registry configuration"):
+            found = await self._node.surroundings()
+        for note in found.notes:
+            journal.say(note, level="warn", step="base")
+        return found
 
     async def keep(
         self, bench: Bench, team: str, kind: SnapshotKind, template_id: str | None = None

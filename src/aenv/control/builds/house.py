@@ -59,7 +59,15 @@ class BuildHouse:
         runs = Runs(bases, benches, layers, Steps(archives), images, patience)
         journals = Journals(folder / "logs", clock)
         builds = Builds(
-            catalog, library, journals, runs, images, activity, clock, at_once=bounds.at_once
+            catalog,
+            library,
+            journals,
+            runs,
+            images,
+            activity,
+            clock,
+            at_once=bounds.at_once,
+            host_registries=bounds.host_registries,
         )
         return cls(archives, library, layers, builds)
 

@@ -50,7 +50,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        words = self.args[:2] if self.type is StepType.COPY else self.args
+        words = self.args[: 2 if self.type is StepType.COPY else 1]
         if self.type is StepType.ENV:
             words = tuple(f"{n}=…" for n in self.args[::2])
         text = f"{self.type} {' '.join(words)}"
@@ -59,7 +59,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``image`` or ``template``: what it starts from."""
+    """``image`` or ``template``: what it starts from. ``host_registries``: steps reach package
+    registries as the host does.
+    """
 
     steps: tuple[Step, ...] = ()
     image: str | None = None
@@ -67,6 +69,7 @@ class Plan:
     force: bool = False
     start_cmd: str | None = None
     ready_cmd: str | None = None
+    host_registries: bool = False
 
 
 def check(plan: Plan) -> None:

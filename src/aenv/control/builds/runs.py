@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aenv.control.builds import keys
 from aenv.control.builds.bases import Base, Bases
@@ -25,6 +25,7 @@ from aenv.control.images import Images
 from aenv.models.sandboxes import DEFAULT_USER, Resources
 from aenv.models.snapshots import SnapshotKind
 from aenv.models.templates import GuestFacts, ImageFacts
+from aenv.node.workbench import Surroundings
 from aenv.store.records import SnapshotRecord
 
 
@@ -37,6 +38,7 @@ class Task:
     plan: Plan
     resources: Resources
     journal: Journal
+    around: Surroundings | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class Runs:
 
     async def run(self, task: Task, progress: Progress) -> Made:
         """Raises AenvError; nothing but cached steps is left then."""
+        if task.plan.host_registries:
+            task = replace(task, around=await self._benches.surroundings(task.journal))
         base = await self._bases.find(task.team, task.plan, task.journal)
         task.journal.say(f"[base] FROM {task.plan.image or task.plan.template}", step="base")
         with self._layers.session() as held:
@@ -156,7 +160,8 @@ class Runs:
         return Made(record, facts, base.image)
 
     def _bench(self, task: Task, origin: Origin) -> AbstractAsyncContextManager[Bench]:
-        return self._benches.open(origin, task.resources, task.journal, GuestFacts(user="root"))
+        facts = GuestFacts(user="root")
+        return self._benches.open(origin, task.resources, task.journal, facts, task.around)
 
     async def _kept(self, task: Task, bench: Bench, key: str, held: Session) -> Origin:
         """Keep the disk under its key."""

@@ -54,7 +54,9 @@ class NewBuild:
 
 
 class Builds:
-    """``at_once``: how many run; the others wait."""
+    """``at_once``: how many run; the others wait. ``host_registries``: whether steps are given the
+    host's way to its registries: always, never, or where a build asks.
+    """
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Builds:
         clock: Clock,
         *,
         at_once: int = 2,
+        host_registries: str = "ask",
     ) -> None:
         self._catalog = catalog
         self._library = library
@@ -78,6 +81,7 @@ class Builds:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._calls_off: dict[str, str] = {}
         self._closed = False
+        self._host_registries = host_registries
         self.journals = journals
 
     async def open(self) -> None:
@@ -148,6 +152,11 @@ class Builds:
         if self._closed:
             raise CapacityError("the server is shutting down", retry_after=5)
         plans.check(plan)
+        inherits = {"always": True, "never": False}
+        plan = replace(
+            plan,
+            host_registries=inherits.get(self._host_registries, plan.host_registries),
+        )
         _, build = await self.get(team, template_id, build_id)
         if build.status is not BuildStatus.WAITING or build.started_at is not None:
             raise ConflictError(f"build {build_id} was started already")

@@ -35,7 +35,7 @@ class Steps:
             command,
             user=(user[0] if user else "") or context.user,
             cwd=context.workdir,
-            env=context.env,
+            env={**bench.env, **context.env},
             timeout=RUN_TIMEOUT,
         )
         try:

@@ -28,6 +28,7 @@ from aenv.node.network.slot import INTERFACE_PREFIX, Slot
 
 _REFUSE = "reject with icmp type admin-prohibited"
 _PORT = "meta l4proto { tcp, udp } th dport"
+_OPENED = "iifname . ip daddr . tcp dport @opened"
 _CONNECTIONS_PER_SLOT = 8192
 _LOOKUPS_PER_SLOT = 2048
 _DNS_PACKETS = "500/second burst 1000 packets"
@@ -84,6 +85,7 @@ class Table:
         ]
         if not egress.is_default:
             lines.append(f"delete chain {self.name} {_chain(slot)}")
+        lines += [self._delete("opened", element) for element in _opened(slot, egress)]
         return "\n".join(lines) + "\n"
 
     def judge(self, slot: Slot, egress: Egress, before: Egress | None = None) -> str:
@@ -98,6 +100,9 @@ class Table:
             lines += [f"add chain {chain}", f"flush chain {chain}"]
             lines += [f"add rule {chain} {rule}" for rule in _policy_rules(egress)]
         lines.append(self._add("egress", f'"{slot.host_interface}" : {verdict}'))
+        if before is not None:
+            lines += [self._delete("opened", element) for element in _opened(slot, before)]
+        lines += [self._add("opened", element) for element in _opened(slot, egress)]
         return "\n".join(lines) + "\n"
 
     def _add(self, container: str, element: str) -> str:
@@ -116,6 +121,7 @@ table {self.name} {{
   set guests {{ type ifname . ipv4_addr; }}
   set gateways {{ type ifname . ipv4_addr; }}
   set addresses {{ type ipv4_addr; }}
+  set opened {{ type ifname . ipv4_addr . inet_service; }}
   set private {{ type ipv4_addr; flags interval; elements = {{ {private} }} }}
   set connections {{ type ipv4_addr; size 65535; flags dynamic; }}
   set lookups {{ type ipv4_addr; size 65535; flags dynamic; }}
@@ -138,6 +144,7 @@ table {self.name} {{
     meta l4proto icmp ct state related iifname . ct original ip daddr @guests accept
     iifname . ip daddr @gateways {_PORT} 53 goto asking
 {_lines(_host_targets(self.openings, "accept"))}
+    {_OPENED} accept
     {_REFUSE}
   }}
   chain asking {{
@@ -158,6 +165,7 @@ table {self.name} {{
     meta l4proto icmp ct state related iifname . ct original ip daddr @guests accept
     iifname . ip daddr @gateways {_PORT} {self.dns_port} accept
 {_lines(_host_targets(self.openings, "goto judged"))}
+    {_OPENED} goto judged
     drop
   }}
   chain dialing {{
@@ -182,6 +190,7 @@ table {self.name} {{
   }}
   chain private_targets {{
 {_lines(f"{_target(opening)} return" for opening in self.openings)}
+    {_OPENED} return
     {_REFUSE}
   }}
   chain entering {{
@@ -223,6 +232,17 @@ def _target(opening: Opening) -> str:
     if opening.port is None:
         return network
     return f"{network} {_PORT} {opening.port}"
+
+
+def _opened(slot: Slot, egress: Egress) -> list[str]:
+    """What a slot alone may reach of the private targets: single addresses, one port each."""
+    return sorted(
+        {
+            f'"{slot.host_interface}" . {opening.network.network_address} . {opening.port}'
+            for opening in egress.openings
+            if opening.network.prefixlen == _HOST_PREFIX and opening.port is not None
+        }
+    )
 
 
 def _elements(networks: Iterable[IPv4Network | IPv4Address]) -> str:
