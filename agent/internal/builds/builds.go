@@ -5,6 +5,7 @@ package builds
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -16,6 +17,9 @@ import (
 	"aenv.dev/agent/internal/users"
 	"aenv.dev/agent/internal/wire"
 )
+
+// asArchived as the owner: each entry's own.
+const asArchived = "="
 
 // idleArchive is how long an archive on its way may stand still before it is given up.
 const idleArchive = 2 * time.Minute
@@ -32,6 +36,9 @@ type Builds struct {
 func (b *Builds) Routes(mux *http.ServeMux, host func(http.Handler) http.Handler) {
 	mux.Handle("POST /aenv/build/unpack", host(http.HandlerFunc(b.unpack)))
 	mux.Handle("POST /aenv/build/folder", host(http.HandlerFunc(b.folder)))
+	mux.Handle("GET /aenv/build/pack", host(http.HandlerFunc(b.pack)))
+	mux.Handle("POST /aenv/build/cover", host(http.HandlerFunc(b.cover)))
+	mux.Handle("POST /aenv/build/uncover", host(http.HandlerFunc(b.uncover)))
 	mux.Handle("POST /aenv/build/user", host(http.HandlerFunc(b.account)))
 }
 
@@ -42,6 +49,7 @@ func (b *Builds) unpack(w http.ResponseWriter, r *http.Request) {
 	defer body.relax()
 	count, err := b.receive(r, body)
 	if err != nil {
+		_, _ = io.Copy(io.Discard, body) // clients that send all before they read see the answer
 		fail(w, err)
 		return
 	}
@@ -54,8 +62,8 @@ func (b *Builds) receive(r *http.Request, body *patientBody) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	owner := user
-	if name := query.Get("owner"); name != "" {
+	owner, keep := user, query.Get("owner") == asArchived
+	if name := query.Get("owner"); name != "" && !keep {
 		if owner, err = b.Identity.User(name); err != nil {
 			return 0, err
 		}
@@ -70,6 +78,7 @@ func (b *Builds) receive(r *http.Request, body *patientBody) (int, error) {
 		return 0, err
 	}
 	copying := newCopying(query.Get("source"), path, target, owner, mode)
+	copying.keep = keep
 	if err := copying.archive(body); err != nil {
 		return 0, err
 	}
@@ -83,11 +92,7 @@ func (b *Builds) folder(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = b.makeFolder(user, query.Get("path"))
 	}
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	answer(w, err)
 }
 
 func (b *Builds) makeFolder(user users.User, requested string) error {

@@ -267,3 +267,81 @@ func TestAWorkingDirectoryIsMade(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatIsPackedIsUnpackedElsewhere(t *testing.T) {
+	g := newGuest(t)
+	tree := filepath.Join(g.root, "out")
+	for _, folder := range []string{"a", "empty"} {
+		if err := os.MkdirAll(filepath.Join(tree, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(tree, "a/tool"), []byte("tool"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(tree, "a/tool"), filepath.Join(tree, "a/same")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("tool", filepath.Join(tree, "a/link")); err != nil {
+		t.Fatal(err)
+	}
+	request := httptest.NewRequest(http.MethodGet, "/aenv/build/pack?path="+url.QueryEscape(tree), nil)
+	answer := httptest.NewRecorder()
+	g.mux.ServeHTTP(answer, request)
+	if answer.Code != 200 {
+		t.Fatal(answer.Body.String())
+	}
+	query := url.Values{"source": {tree}, "path": {filepath.Join(g.root, "in")}, "owner": {"="}}
+	if code, said := g.post("/aenv/build/unpack", query, answer.Body.Bytes()); code != 200 {
+		t.Fatal(said)
+	}
+	first, err := os.Stat(filepath.Join(g.root, "in/a/tool"))
+	same, _ := os.Stat(filepath.Join(g.root, "in/a/same"))
+	through, _ := os.Stat(filepath.Join(g.root, "in/a/link"))
+	if err != nil || first.Mode() != 0o750 || !os.SameFile(first, same) || !os.SameFile(first, through) {
+		t.Errorf("%v %v", first, err)
+	}
+	if _, err := os.Stat(filepath.Join(g.root, "in/empty")); err != nil {
+		t.Error(err)
+	}
+	request = httptest.NewRequest(http.MethodGet, "/aenv/build/pack?path=/nope/nothing", nil)
+	answer = httptest.NewRecorder()
+	if g.mux.ServeHTTP(answer, request); answer.Code != http.StatusBadRequest {
+		t.Errorf("what is not there: %d", answer.Code)
+	}
+}
+
+func TestAFolderIsCoveredForAWhile(t *testing.T) {
+	g := newGuest(t)
+	path := filepath.Join(g.root, "cache")
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "old"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{path, filepath.Join(g.root, "new/cache")} {
+		if code, answer := g.post("/aenv/build/cover", url.Values{"path": {place}}, nil); code != http.StatusNoContent {
+			t.Fatal(answer)
+		}
+		if entries, err := os.ReadDir(place); err != nil || len(entries) > 0 {
+			t.Errorf("%v %v", entries, err)
+		}
+		if err := os.WriteFile(filepath.Join(place, "new"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, answer := g.post("/aenv/build/uncover", url.Values{"path": {place}}, nil); code != http.StatusNoContent {
+			t.Fatal(answer)
+		}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "old" {
+		t.Errorf("%v %v", entries, err)
+	}
+	if _, err := os.Lstat(filepath.Join(g.root, "new/cache")); err == nil {
+		t.Error("what was not there is there")
+	}
+	if code, _ := g.post("/aenv/build/cover", url.Values{"path": {"/"}}, nil); code != http.StatusBadRequest {
+		t.Errorf("the root: %d", code)
+	}
+}

@@ -31,6 +31,7 @@ type copying struct {
 	target  string
 	into    bool // the target is a folder, whatever is copied
 	owner   users.User
+	keep    bool   // entries keep the owner that the archive names
 	mode    uint32 // anyMode: as archived
 	count   int
 	folders []folderTime
@@ -138,7 +139,7 @@ func (c *copying) entry(entry *tar.Header, content io.Reader) error {
 		if err := os.Symlink(entry.Linkname, place); err != nil {
 			return err
 		}
-		return os.Lchown(place, int(c.owner.UID), int(c.owner.GID))
+		return c.own(place, entry)
 	case tar.TypeLink:
 		first, ok := c.place(path.Clean("/" + entry.Linkname)[1:], false)
 		if !ok {
@@ -192,7 +193,7 @@ func (c *copying) folder(place string, entry *tar.Header) error {
 	if place == "/" {
 		return nil
 	}
-	if err := os.Chown(place, int(c.owner.UID), int(c.owner.GID)); err != nil {
+	if err := c.own(place, entry); err != nil {
 		return err
 	}
 	mode := uint32(entry.Mode) & modeBits
@@ -201,6 +202,13 @@ func (c *copying) folder(place string, entry *tar.Header) error {
 	}
 	c.folders = append(c.folders, folderTime{place, entry.ModTime})
 	return syscall.Chmod(place, mode)
+}
+
+func (c *copying) own(place string, entry *tar.Header) error {
+	if c.keep {
+		return os.Lchown(place, entry.Uid, entry.Gid)
+	}
+	return os.Lchown(place, int(c.owner.UID), int(c.owner.GID))
 }
 
 func (c *copying) file(place string, entry *tar.Header, content io.Reader) (err error) {
@@ -212,7 +220,7 @@ func (c *copying) file(place string, entry *tar.Header, content io.Reader) (err 
 	if err != nil && !storage.IsFull(err) {
 		err = refuse("the archive cannot be read: %w", err)
 	}
-	err = errors.Join(err, file.Chown(int(c.owner.UID), int(c.owner.GID)), file.Close())
+	err = errors.Join(err, c.own(place, entry), file.Close())
 	if err != nil {
 		_ = os.Remove(place)
 		return err
