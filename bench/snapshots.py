@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -46,7 +46,9 @@ def _idle(server: Server, runs: int) -> Iterator[Row]:
 
 def _files(server: Server, runs: int) -> Iterator[Row]:
     written, clean = [], []
-    with _sandbox(server) as sandbox, _raw(server, sandbox) as raw:
+    with _sandbox(server) as sandbox, ExitStack() as stack:
+        sandbox.exec(["/bin/bash", "-c", WRITE], timeout=300)
+        raw = stack.enter_context(_raw(server, sandbox))  # it knows of as many files
         for _ in range(runs):
             sandbox.exec(["/bin/bash", "-c", WRITE], timeout=300)
             written.append(_sample(server, sandbox, raw))
