@@ -106,7 +106,7 @@ class Adopter:
         info = await self._launcher.template(engine, request.template, digest)
         if memo is None:  # it was started by a server that wrote none
             resources = request.resources or Resources()
-            memo = Memo(request.template, info.digest, resources, ready=True)
+            memo = Memo(request.template, info.digest, resources, ready=True, env_known=False)
         info = memo.facts.over(info) if memo.facts else info
         resident = Resident(request.sandbox_id, machine, engine.capabilities, agent, info)
         resident.memo = memo

@@ -152,7 +152,12 @@ class Capturer:
             log_seq=self._logs.seen(resident.sandbox_id),
             facts=memo.facts,
         )
-        private = Private(resident.agent.host_secret, memo.env_vars, frozenset(memo.secret_env))
+        private = Private(
+            resident.agent.host_secret,
+            memo.env_vars,
+            frozenset(memo.secret_env),
+            memo.env_known,
+        )
         try:
             await self._images.pin(memo.template, memo.digest, self._store.place(draft.id))
             stored = await finish(self._store.publish(draft, manifest, private))

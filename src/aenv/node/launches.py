@@ -32,6 +32,7 @@ from aenv.node.starting import destroy
 
 logger = logging.getLogger(__name__)
 
+ENV_UNKNOWN = "the variables it was created with are not known here: set them anew"
 RESTORES = 2
 """How often a memory image is tried that this host should be able to restore."""
 
@@ -138,6 +139,8 @@ class Launcher:
                     break
         if origin.memory is not None:
             self._lament(spec, origin)
+        if not (origin.env_known or spec.env_vars):
+            note = f"{note}; {ENV_UNKNOWN}" if note else ENV_UNKNOWN
         if note:
             logger.warning("%s", note, extra={"sandbox_id": spec.sandbox_id})
         resident = await self._machines.boot(spec, engine, origin.fallback)

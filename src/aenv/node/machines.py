@@ -154,6 +154,8 @@ class Machines:
             resident.machine.guest_network,
             host_ca=self._injects_ca(engine),
         )
+        if not (resident.memo.env_known or spec.env_vars):
+            told = replace(told, env_vars=None)
         return replace(told, restored=True, resumed=True, life_id=_new_life(), away=away)
 
     def _machine_spec(self, spec: SandboxSpec, engine: Engine, origin: Origin) -> MachineSpec:
@@ -192,6 +194,8 @@ class Machines:
         )
         if not restored:
             return told
+        if origin.same_life and origin.memory and not (origin.env_known or spec.env_vars):
+            told = replace(told, env_vars=None)  # its memory knows them
         since = origin.stored.manifest.created_at if origin.stored else time.time()
         return replace(
             told,

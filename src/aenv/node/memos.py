@@ -21,7 +21,8 @@ _VERSION = 1
 class Memo:
     """``template``, ``digest``: what it was started from. ``ready``: its guest was told who it is.
     ``paused_as``: the snapshot that a frozen machine can be restored from. ``facts``: what its
-    guest was told in place of what the template says.
+    guest was told in place of what the template says. ``env_known``: ``env_vars`` are all it has;
+    not so of one that was started by a server that remembered none.
     """
 
     template: str
@@ -32,6 +33,7 @@ class Memo:
     ready: bool = False
     paused_as: str | None = None
     facts: GuestFacts | None = None
+    env_known: bool = True
 
 
 class Memos:

@@ -118,7 +118,13 @@ class Origin:
             dict(spec.env_vars),
             tuple(sorted(spec.secret_env)),
             facts=self.facts,
+            env_known=self.env_known or bool(spec.env_vars),
         )
+
+    @property
+    def env_known(self) -> bool:
+        """Whether a boot can give it the variables it had."""
+        return self.asked.stored is None or self.asked.stored.private.env_known
 
     def told(self, facts: GuestFacts | None) -> Origin:
         """With ``facts`` about the guest, if there are any."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 from tests.fakes.waiting import until, until_equal
@@ -10,6 +12,7 @@ from tests.node.timetravel.travel import Host, new_snapshot_id
 
 from aenv.models.errors import ConflictError, EngineError, NotFoundError
 from aenv.models.snapshots import RestoreMode
+from aenv.node.launches import ENV_UNKNOWN
 from aenv.node.usage import MIB
 
 pytestmark = [pytest.mark.gvisor, pytest.mark.root]
@@ -227,6 +230,43 @@ async def test_a_damaged_image_boots_from_its_disk_and_says_so(host: Host, file:
     assert await back.sh("cat /root/file") == "kept"
     [line] = [e for e in await host.node.logs(guest.spec.sandbox_id) if "booted" in e.message]
     assert line.level == "warn"
+
+
+async def test_one_whose_variables_nobody_remembers_says_so_when_it_boots(host: Host) -> None:
+    guest = await host.create(env_vars={"A": "1"})
+    await host.node.close()
+    host.node._memos.remove(guest.spec.sandbox_id)  # as a server of before snapshots left it
+    await host.begin(guest.spec)
+    forgotten = replace(guest, spec=replace(guest.spec, env_vars={}))
+    name = new_snapshot_id()
+    await host.node.pause(guest.spec.sandbox_id, name)
+    await host.node.demote(guest.spec.sandbox_id)
+
+    warm = await host.resume(forgotten, name)
+    assert (warm.running.note, await warm.sh("echo $A")) == (None, "1"), "its memory knows them"
+    again = new_snapshot_id()
+    await host.node.pause(guest.spec.sandbox_id, again, memory=False)
+    booted = await host.resume(forgotten, again)
+
+    assert booted.running.note == ENV_UNKNOWN
+    assert await booted.sh("echo $A") == ""
+    third = new_snapshot_id()
+    await host.node.pause(guest.spec.sandbox_id, third, memory=False)
+    assert (await host.resume(guest, third)).running.note is None, "the catalog knows them"
+
+
+async def test_the_wall_clock_is_right_after_every_kind_of_resume(host: Host) -> None:
+    guest = await host.create()
+    for kind in ("hot", "warm", "disk"):
+        name, began = new_snapshot_id(), time.time()
+        await host.node.pause(guest.spec.sandbox_id, name, memory=kind != "disk")
+        if kind == "warm":
+            await host.node.demote(guest.spec.sandbox_id)
+        await asyncio.sleep(max(0, began + 1.5 - time.time()))  # the subject is time itself
+        guest = await host.resume(guest, name)
+        before = time.time()
+        assert guest.running.restored == kind
+        assert before - 0.1 < float(await guest.sh("date +%s.%N")) < time.time() + 0.1
 
 
 async def test_a_reboot_is_one_although_the_machine_is_hot(host: Host) -> None:

@@ -72,12 +72,13 @@ class Manifest:
 @dataclass(frozen=True, slots=True, repr=False)
 class Private:
     """``host_secret``: what the agent in the memory image demands of its host. ``env_vars``: of the
-    sandbox; ``secret_env`` names those that forks are not given.
+    sandbox, all of them if ``env_known``; ``secret_env`` names those that forks are not given.
     """
 
     host_secret: str
     env_vars: dict[str, str]
     secret_env: frozenset[str] = frozenset()
+    env_known: bool = True
 
     def env_of(self, *, same_life: bool) -> dict[str, str]:
         if same_life:
@@ -92,6 +93,7 @@ def write(folder: Path, manifest: Manifest, private: Private) -> None:
         "host_secret": private.host_secret,
         "env_vars": private.env_vars,
         "secret_env": sorted(private.secret_env),
+        "env_known": private.env_known,
     }
     _write_private(folder / PRIVATE, secrets)
 
@@ -113,7 +115,8 @@ def read_private(folder: Path) -> Private:
     try:
         found = json.loads((folder / PRIVATE).read_text())
         secret, variables = str(found["host_secret"]), dict(found["env_vars"])
-        return Private(secret, variables, frozenset(found["secret_env"]))
+        known = bool(found.get("env_known", True))
+        return Private(secret, variables, frozenset(found["secret_env"]), known)
     except _DAMAGE as error:
         raise _damaged(folder / PRIVATE, error) from error
 
