@@ -40,6 +40,8 @@ exec tar "$@"
 """
 """GNU tar reads and writes 10 KiB at a time unless told otherwise; others ignore the variable."""
 _TAR = ("/bin/sh", "-c", _SCRIPT, "tar")
+_FULL = ("No space left", "quota exceeded", ": Wrote only ")
+"""A full disk in tar's words; the last for the write that met its end."""
 _STDERR_KEPT = 8192
 
 
@@ -104,7 +106,14 @@ async def _tar_in(
         if failure is not None and await process.kill():
             raise failure
         result = await process.wait()  # tar may have ended without reading everything
-    _check(result.exit_code, result.stderr_bytes, f"copy {source} to {folder}/{name}")
+    try:
+        _check(result.exit_code, result.stderr_bytes, f"copy {source} to {folder}/{name}")
+    except DiskFullError:
+        if await asyncio.to_thread(source.is_file):  # of a tree, what fits stays, as of cp -r
+            with suppress(AenvError):
+                path = posixpath.join(folder, name)
+                await agent.rpc("filesystem.Filesystem/Remove", {"path": path}, user=user)
+        raise
 
 
 async def _packed_into(
@@ -183,7 +192,7 @@ def _check(code: int | None, stderr: bytes, what: str) -> None:
     if code == _NO_TAR:
         raise _TarMissingError("the sandbox has no tar")
     said = stderr.decode("utf-8", "replace").strip()
-    if "No space left" in said or "quota exceeded" in said:
+    if any(words in said for words in _FULL):
         raise DiskFullError(f"cannot {what}: the sandbox's disk is full")
     raise InvalidRequestError(
         f"cannot {what}: tar ended with status {code}: {said or 'no message'}"
