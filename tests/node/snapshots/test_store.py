@@ -145,6 +145,31 @@ async def test_a_snapshot_that_is_deleted_soon_is_not_read_for_a_checksum(
     assert read == [ONE, THREE]
 
 
+async def test_of_one_that_is_deleted_while_it_is_read_nothing_is_said(
+    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading, going_on = threading.Event(), threading.Event()
+    really = checksums.add
+
+    def add(folder: Path) -> str:
+        reading.set()
+        going_on.wait(30)
+        return really(folder)
+
+    monkeypatch.setattr(checksums, "add", add)
+    caplog.set_level("INFO", "aenv")
+    await keep(store, ONE)
+    await until(reading.is_set)
+    await store.delete(ONE, nothing)
+    unreadable = await keep(store, TWO)
+    (unreadable / ".checksum").mkdir()  # so that none can be written
+    going_on.set()
+
+    await until(lambda: [one for one in caplog.messages if "no checksum" in one])
+    assert not [one for one in caplog.messages if ONE in one]
+    assert [TWO in one for one in caplog.messages if "no checksum" in one] == [True]
+
+
 async def test_a_truncated_or_missing_file_makes_a_memory_unusable(store: SnapshotStore) -> None:
     folder = await keep(store, ONE)
     facts = store.get(ONE).manifest

@@ -207,8 +207,9 @@ class SnapshotStore:
             try:
                 self._sum = asyncio.create_task(_patiently(checksums.add, stored.folder))
                 stored.checksum = await asyncio.shield(self._sum)
-            except OSError as error:  # deleted, or a full disk: a restart tries again
-                logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
+            except OSError as error:  # a full disk: a restart tries again
+                if self._found.get(stored.manifest.id) is stored:  # not deleted meanwhile
+                    logger.info("no checksum for snapshot %s: %s", stored.manifest.id, error)
 
 
 async def _patiently(work: Callable[[Path], str], folder: Path) -> str:
