@@ -24,6 +24,8 @@ class Script:
     ran: list[GuestCommand] = field(default_factory=list)
     copied: list[tuple[CopyTarget, bytes]] = field(default_factory=list)
     folders: list[tuple[str, str]] = field(default_factory=list)
+    packed: list[str] = field(default_factory=list)
+    covered: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
     written: dict[str, bytes] = field(default_factory=dict)
     outputs: dict[str, bytes] = field(default_factory=dict)
@@ -64,7 +66,18 @@ class FakeWorkbench(Workbench):
         self._script.copied.append((target, b"".join([chunk async for chunk in archive])))
         return 1
 
-    async def make_folder(self, path: str, user: str) -> None:
+    async def pack(self, path: str) -> AsyncGenerator[bytes, None]:
+        self._script.packed.append(path)
+        yield f"packed {path} ".encode()
+        yield self._script.outputs.get(path, b"")
+
+    async def cover(self, path: str, user: str) -> None:
+        self._script.covered.append(path)
+
+    async def uncover(self, path: str) -> None:
+        self._script.covered.remove(path)
+
+    async def make_folder(self, path: str, user: str, *, keep: bool = False) -> None:
         self._script.folders.append((path, user))
 
     async def make_user(self, name: str) -> None:

@@ -85,17 +85,17 @@ func (b *Builds) receive(r *http.Request, body *patientBody) (int, error) {
 	return copying.count, nil
 }
 
-// folder makes a working directory and gives it to the user, also if it was there.
+// folder makes a working directory and gives it to the user, with keep only if it was not there.
 func (b *Builds) folder(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	user, err := b.Identity.User(query.Get("user"))
 	if err == nil {
-		err = b.makeFolder(user, query.Get("path"))
+		err = b.makeFolder(user, query.Get("path"), query.Get("keep") != "")
 	}
 	answer(w, err)
 }
 
-func (b *Builds) makeFolder(user users.User, requested string) error {
+func (b *Builds) makeFolder(user users.User, requested string, keep bool) error {
 	path, err := b.Identity.Path(user, requested)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (b *Builds) makeFolder(user users.User, requested string) error {
 	if err := storage.MakeDirs(path, user); err != nil {
 		return err
 	}
-	if path == "/" {
+	if path == "/" || keep {
 		return nil
 	}
 	return os.Chown(path, int(user.UID), int(user.GID))

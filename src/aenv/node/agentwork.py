@@ -54,8 +54,31 @@ class AgentWorkbench(Workbench):
             reply = await connection.upload(path, self._host_headers, archive, size)
         return int(_answer(reply).get("entries", 0))
 
-    async def make_folder(self, path: str, user: str) -> None:
-        await self._post(f"/aenv/build/folder?{urlencode({'path': path, 'user': user})}")
+    async def pack(self, path: str) -> AsyncGenerator[bytes, None]:
+        what = f"/aenv/build/pack?{urlencode({'path': path})}"
+        async with self._connection("packing", None) as connection:
+            parsed = await connection.begin(
+                "GET", what, headers=self._host_headers, limit=_UNBOUNDED
+            )
+            chunks = connection.chunks(parsed)
+            if parsed.status != 200:
+                _check(Reply(parsed.status, b"".join([chunk async for chunk in chunks])))
+            while True:
+                async with asyncio.timeout(_SILENCE):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
+                yield chunk
+
+    async def cover(self, path: str, user: str) -> None:
+        await self._post(f"/aenv/build/cover?{urlencode({'path': path, 'user': user})}")
+
+    async def uncover(self, path: str) -> None:
+        await self._post(f"/aenv/build/uncover?{urlencode({'path': path})}")
+
+    async def make_folder(self, path: str, user: str, *, keep: bool = False) -> None:
+        query = {"path": path, "user": user, "keep": "1" if keep else ""}
+        await self._post(f"/aenv/build/folder?{urlencode(query)}")
 
     async def make_user(self, name: str) -> None:
         await self._post(f"/aenv/build/user?{urlencode({'name': name})}")

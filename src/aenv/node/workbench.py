@@ -58,8 +58,8 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
     """Where the files of a COPY go. ``source``: what was named of the context. ``path``, where it
-    is relative, is below the working directory of ``user``; ``owner`` "" means ``user``; ``mode``
-    is octal, "": as archived.
+    is relative, is below the working directory of ``user``; ``owner`` "" means ``user``, "=": as
+    archived; ``mode`` is octal, "": as archived.
     """
 
     source: str
@@ -103,8 +103,20 @@ class Workbench(ABC):
         """Put a tar of ``size`` bytes, gzipped or not, where it belongs; the number of entries."""
 
     @abstractmethod
-    async def make_folder(self, path: str, user: str) -> None:
-        """With its parents, and the user's."""
+    def pack(self, path: str) -> AsyncGenerator[bytes, None]:
+        """A gzipped tar of what a path or pattern names, for the ``unpack`` of another sandbox."""
+
+    @abstractmethod
+    async def cover(self, path: str, user: str) -> None:
+        """Hide what is there behind an empty folder."""
+
+    @abstractmethod
+    async def uncover(self, path: str) -> None:
+        """Remove the folder, and bring back what it has hidden."""
+
+    @abstractmethod
+    async def make_folder(self, path: str, user: str, *, keep: bool = False) -> None:
+        """With its parents, and the user's; with ``keep`` one that is there stays whose it is."""
 
     @abstractmethod
     async def make_user(self, name: str) -> None:

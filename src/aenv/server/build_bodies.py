@@ -6,11 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from aenv.control.builds.plans import Plan, Step, StepType
+from aenv.control.builds.plans import (
+    DockerPlan,
+    DockerStage,
+    DockerStep,
+    Plan,
+    Step,
+    StepType,
+)
 from aenv.control.builds.service import NewBuild, sized
 from aenv.models.errors import InvalidRequestError, NotBuiltYetError
 from aenv.models.sandboxes import Resources
-from aenv.server.wire import Body
+from aenv.models.templates import ImageFacts
+from aenv.server.wire import Body, StrictBody
 
 Word = Annotated[str, Field(max_length=256)]
 
@@ -33,22 +41,69 @@ class NewTemplate(Body):
         return NewBuild(name, resources, tuple(self.tags or ()))
 
 
+class DockerStepBody(StrictBody):
+    argv: list[str] = Field(default_factory=list)
+    variables: dict[str, str] = Field(default_factory=dict)
+    caches: Annotated[list[str], Field(max_length=32)] = Field(default_factory=list)
+    stage: Annotated[str, Field(max_length=128)] | None = None
+    escape: Annotated[str, Field(min_length=1, max_length=1)] = "\\"
+
+    def step(self) -> DockerStep:
+        return DockerStep(
+            tuple(self.argv), self.variables, tuple(self.caches), self.stage, self.escape
+        )
+
+
 class StepBody(Body):
+    """``docker`` is ours: what a Dockerfile's instruction says beyond E2B's step."""
+
     type: Annotated[str, Field(max_length=32)]
     args: Annotated[list[str], Field(max_length=10_000)] = Field(default_factory=list)
     files_hash: Annotated[str, Field(max_length=128)] | None = None
     force: bool | None = None
+    docker: DockerStepBody | None = None
 
     def step(self) -> Step:
         kind = self.type.upper()
         if kind not in StepType.__members__:
             known = ", ".join(StepType.__members__)
             raise InvalidRequestError(f"steps: {self.type[:32]!r} is none of {known}")
-        return Step(StepType(kind), tuple(self.args), self.files_hash or None, bool(self.force))
+        docker = self.docker.step() if self.docker else None
+        return Step(
+            StepType(kind), tuple(self.args), self.files_hash or None, bool(self.force), docker
+        )
+
+
+class DockerStageBody(StrictBody):
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    origin: Annotated[str, Field(min_length=1, max_length=512)]
+    steps: Annotated[list[StepBody], Field(max_length=1000)] = Field(default_factory=list)
+
+    def stage(self) -> DockerStage:
+        return DockerStage(self.name, self.origin, tuple(one.step() for one in self.steps))
+
+
+class DockerPlanBody(StrictBody):
+    """A Dockerfile's last stage starts from ``origin``; ``stages`` are those before it."""
+
+    origin: Annotated[str, Field(min_length=1, max_length=512)]
+    stages: Annotated[list[DockerStageBody], Field(max_length=64)] = Field(default_factory=list)
+    entrypoint: list[str] = Field(default_factory=list)
+    cmd: list[str] = Field(default_factory=list)
+    ports: list[str] = Field(default_factory=list)
+
+    def plan(self) -> DockerPlan:
+        said = ImageFacts(
+            entrypoint=tuple(self.entrypoint), cmd=tuple(self.cmd), ports=tuple(self.ports)
+        )
+        return DockerPlan(self.origin, tuple(one.stage() for one in self.stages), said)
 
 
 class StartBuild(Body):
-    """``hostRegistries`` is ours: steps reach package registries as the host does."""
+    """Ours are ``hostRegistries``: steps reach package registries as the host does; ``startImage``:
+    the start command is the image's ENTRYPOINT and CMD; ``docker``: a Dockerfile, of whose last
+    stage ``steps`` are.
+    """
 
     from_image: Annotated[str, Field(max_length=512)] | None = None
     from_template: Annotated[str, Field(max_length=255)] | None = None
@@ -58,6 +113,8 @@ class StartBuild(Body):
     start_cmd: str | None = None
     ready_cmd: str | None = None
     host_registries: bool | None = None
+    start_image: bool | None = None
+    docker: DockerPlanBody | None = None
 
     def plan(self) -> Plan:
         """InvalidRequestError for what cannot be built."""
@@ -73,6 +130,8 @@ class StartBuild(Body):
             start_cmd=self.start_cmd or None,
             ready_cmd=self.ready_cmd or None,
             host_registries=bool(self.host_registries),
+            start_image=bool(self.start_image),
+            docker=self.docker.plan() if self.docker else None,
         )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aenv.control.builds import keys
 from aenv.control.builds.contexts import Context
 from aenv.control.builds.journals import Journal
 from aenv.control.builds.library import Library
 from aenv.control.builds.plans import Plan
-from aenv.control.templates import Templates
+from aenv.control.templates import BUILT_IN, Templates
 from aenv.models.errors import NotFoundError, TemplateBuildError
-from aenv.models.references import ImageReference
+from aenv.models.references import ImageReference, is_explicit
 from aenv.models.sandboxes import DEFAULT_USER
 from aenv.models.templates import GuestFacts, ImageFacts, TemplateInfo, TemplateStatus
 
@@ -44,6 +44,8 @@ class Bases:
 
     async def find(self, team: str, plan: Plan, journal: Journal) -> Base:
         """NotFoundError, TemplateBuildError, InvalidRequestError. Fetches an image that lacks."""
+        if plan.docker is not None:
+            return await self.of_docker(team, plan.docker.origin, journal)
         if plan.image is not None and _is_e2b_base(plan.image):
             return await self._of_node(team, "base", journal)
         if plan.image is not None:
@@ -62,6 +64,22 @@ class Bases:
             start=facts if facts.start_cmd or facts.ready_cmd else None,
             image=build.image,
         )
+
+    async def of_docker(self, team: str, origin: str, journal: Journal) -> Base:
+        """As a Dockerfile's FROM means it: a template of that name, else an image; it begins as the
+        image's user, else as root.
+        """
+        plain = not is_explicit(origin)
+        built = await self._library.get(team, origin) if plain else None
+        if built is not None or (plain and origin in BUILT_IN):
+            base = await self.find(team, Plan(template=origin), journal)
+        else:
+            base = await self.find(team, Plan(image=origin), journal)
+        if base.snapshot is not None:
+            return base
+        said = base.image or ImageFacts()
+        context = Context(said.user or "root", said.workdir or "/", base.context.env)
+        return replace(base, context=context)
 
     async def _of_node(self, team: str, reference: str, journal: Journal) -> Base:
         info = await self._brought_about(reference, journal)

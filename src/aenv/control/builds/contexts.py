@@ -25,16 +25,30 @@ class Context:
         if step.type is StepType.ENV:
             found = self
             for name, value in zip(step.args[::2], step.args[1::2], strict=True):
-                found = replace(found, env={**found.env, name: found._expanded(value)})
+                known = self if step.docker else found  # an ENV of Dockerfiles is set at once
+                found = replace(found, env={**found.env, name: known._expanded(value, step)})
             return found
         if step.type is StepType.WORKDIR:
-            return replace(self, workdir=self._path(self._expanded(step.args[0])))
+            return replace(self, workdir=self._path(self._expanded(step.args[0], step)))
         if step.type is StepType.USER:
-            return replace(self, user=self._expanded(step.args[0]))
+            return replace(self, user=self._expanded(step.args[0], step))
         return self
 
-    def _expanded(self, text: str) -> str:
-        return expand(text, self._variables())
+    def expanded(self, step: Step) -> Step:
+        """A Dockerfile's COPY with its variables replaced; other steps are what they are."""
+        if step.docker is None or step.type is not StepType.COPY:
+            return step
+        return replace(step, args=tuple(self._expanded(word, step) for word in step.args))
+
+    def environment(self, step: Step) -> dict[str, str]:
+        """The variables that a step runs with."""
+        return {**(step.docker.variables if step.docker else {}), **self.env}
+
+    def _expanded(self, text: str, step: Step) -> str:
+        if step.docker is None:
+            return expand(text, self._variables())
+        known = {**step.docker.variables, **self._variables()}
+        return expand(text, known, escape=step.docker.escape)
 
     def _variables(self) -> dict[str, str]:
         """Also those that every process has."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aenv.control.builds.contexts import Context
-from aenv.control.builds.plans import Step
+from aenv.control.builds.plans import DockerStep, Step
 
 _FORMAT = 2
 """Counts up when steps come to do something else."""
@@ -33,18 +33,37 @@ def root(team: str, *of: str | None) -> str:
     return _hashed([_FORMAT, team, *of])
 
 
-def chain(start: str, context: Context, steps: Sequence[Step], *, force: bool) -> list[Stage]:
-    """The steps with their contexts and keys. After a step that is forced none is cached."""
+def chain(
+    start: str,
+    context: Context,
+    steps: Sequence[Step],
+    *,
+    force: bool,
+    stages_before: Mapping[str, str] | None = None,
+) -> list[Stage]:
+    """The steps with their contexts and keys. After a step that is forced none is cached.
+    ``stages_before``: the keys of stages whose files a step may copy.
+    """
     stages: list[Stage] = []
     key = start
     for number, step in enumerate(steps, 1):
         force = force or step.force
         where = [context.user, context.workdir, sorted(context.env.items())]
-        key = _hashed([key, step.type, step.args, step.files_hash, where])
+        step = context.expanded(step)
+        files = step.files_hash
+        if step.docker is not None and step.docker.stage is not None:
+            files = (stages_before or {})[step.docker.stage]
+        key = _hashed([key, step.type, step.args, files, where, _docker(step.docker)])
         after = context.after(step)
         stages.append(Stage(number, step, context, after, key, not force))
         context = after
     return stages
+
+
+def _docker(step: DockerStep | None) -> list[object] | None:
+    if step is None:
+        return None
+    return [step.argv, sorted(step.variables.items()), step.caches, step.escape]
 
 
 def _hashed(content: Sequence[object]) -> str:

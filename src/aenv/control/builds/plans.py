@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from aenv.models.errors import InvalidRequestError
+from aenv.models.templates import ImageFacts
 
 MOST_STEPS = 1000
 FILES_HASH = re.compile(r"[0-9a-f]{64}\Z")
@@ -33,6 +35,21 @@ _ARGS = {
 
 
 @dataclass(frozen=True, slots=True)
+class DockerStep:
+    """How a Dockerfile's instruction differs from E2B's step of that name. ``argv``: the words of a
+    RUN. ``variables``: build arguments, weaker than ENV. ``caches``: folders that are kept from one
+    build to the next instead of in the image. ``stage``: whose files a COPY takes.
+    ``escape``: what makes a ``$`` plain.
+    """
+
+    argv: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    caches: tuple[str, ...] = ()
+    stage: str | None = None
+    escape: str = "\\"
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """``args`` as E2B sends them: ``COPY [src, dest, user, mode]``, ``RUN [command, user]``,
     ``ENV [name, value, …]``, ``WORKDIR [path]``, ``USER [name]``. ``force``: not from the cache.
@@ -42,6 +59,7 @@ class Step:
     args: tuple[str, ...]
     files_hash: str | None = None
     force: bool = False
+    docker: DockerStep | None = None
 
     @property
     def makes_layer(self) -> bool:
@@ -58,9 +76,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class DockerStage:
+    """A stage before the last. ``origin``: an image, a template, or a stage before it."""
+
+    name: str
+    origin: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DockerPlan:
+    """What only Dockerfiles say: ``stages`` in order, what the last starts from, and ``image``:
+    what the template's image says of itself.
+    """
+
+    origin: str
+    stages: tuple[DockerStage, ...] = ()
+    image: ImageFacts = field(default_factory=ImageFacts)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """``image`` or ``template``: what it starts from. ``host_registries``: steps reach package
-    registries as the host does.
+    """``image``, ``template`` or ``docker.origin``: what it starts from. ``host_registries``: steps
+    reach package registries as the host does. ``start_image``: the start command is what the image
+    says (ENTRYPOINT and CMD).
     """
 
     steps: tuple[Step, ...] = ()
@@ -70,18 +109,32 @@ class Plan:
     start_cmd: str | None = None
     ready_cmd: str | None = None
     host_registries: bool = False
+    start_image: bool = False
+    docker: DockerPlan | None = None
 
 
 def check(plan: Plan) -> None:
     """InvalidRequestError naming the field."""
-    if (plan.image is None) == (plan.template is None):
+    if sum(one is not None for one in (plan.image, plan.template, plan.docker)) != 1:
         raise InvalidRequestError("a build starts from fromImage or from fromTemplate, one of them")
-    if len(plan.steps) > MOST_STEPS:
+    stages = plan.docker.stages if plan.docker else ()
+    if sum(len(steps) for steps in (plan.steps, *(one.steps for one in stages))) > MOST_STEPS:
         raise InvalidRequestError(f"steps: more than {MOST_STEPS}")
-    for number, step in enumerate(plan.steps, 1):
-        _check_step(step, f"steps[{number}]")
+    known: set[str] = set()
+    for stage in stages:
+        _check_steps(stage.steps, known, f"stages[{stage.name[:64]}].")
+        known.add(stage.name)
+    _check_steps(plan.steps, known, "")
     for name, command in (("startCmd", plan.start_cmd), ("readyCmd", plan.ready_cmd)):
         _check_word(command or "", name)
+
+
+def _check_steps(steps: tuple[Step, ...], stages: set[str], name: str) -> None:
+    for number, step in enumerate(steps, 1):
+        _check_step(step, f"{name}steps[{number}]")
+        taken = step.docker.stage if step.docker else None
+        if taken is not None and taken not in stages:
+            raise InvalidRequestError(f"{name}steps[{number}]: there is no stage {taken[:64]!r}")
 
 
 def _check_step(step: Step, name: str) -> None:
@@ -90,7 +143,9 @@ def _check_step(step: Step, name: str) -> None:
         raise InvalidRequestError(f"{name}: {step.type} takes {least} to {most} arguments")
     for word in step.args:
         _check_word(word, name)
-    if step.type is StepType.COPY:
+    for word in step.docker.argv if step.docker else ():
+        _check_word(word, name)
+    if step.type is StepType.COPY and not (step.docker and step.docker.stage):
         if step.files_hash is None or not FILES_HASH.match(step.files_hash):
             raise InvalidRequestError(f"{name}.filesHash: COPY needs a SHA-256 in hex digits")
         if len(step.args) > 3 and step.args[3] and not _MODE.match(step.args[3]):
