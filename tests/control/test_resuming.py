@@ -327,10 +327,24 @@ class TestTraffic:
             caller(access_token=token.encode()),
             caller(signed=signed()),
             caller(signed=signed(str(now + 60))),
-            caller(harmless=True),
         ):
             assert isinstance(await wake(record.id, friend), Route), friend
             await house.pause(record.id)
+
+    async def test_that_asks_whether_it_runs_wakes_nobody(self, house: House) -> None:
+        record = await house.create(auto_resume=True)
+        await house.pause(record.id)
+        probe, wake = Visitor(AGENT_PORT, probe=True), house.system.sandboxes.wake
+
+        assert await wake(record.id, probe) is Unwoken.ASLEEP
+
+        house.node.knobs.resume_gate = asyncio.Event()
+        resuming = asyncio.create_task(wake(record.id, VISITOR))
+        await until(lambda: house.node.count("resume"))
+        asked = asyncio.create_task(wake(record.id, probe))
+        await asyncio.sleep(0.02)
+        house.node.knobs.resume_gate.set()
+        assert await resuming == await asked is not None, "it waits for one that is on its way"
 
     async def test_while_it_pauses_resumes_it_after(self, house: House) -> None:
         record = await house.create(auto_resume=True)

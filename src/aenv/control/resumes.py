@@ -108,15 +108,15 @@ class Resumes:
         if not may_enter(record, visitor, self._s.clock.wall()):
             return Unwoken.BARRED
         try:
-            return await self._s.turns.take(sandbox_id, lambda: self._wake_now(sandbox_id))
+            return await self._s.turns.take(sandbox_id, lambda: self._wake_now(sandbox_id, visitor))
         except (SandboxNotFoundError, StaleError):
             return None
 
-    async def _wake_now(self, sandbox_id: str) -> Route | Unwoken | None:
+    async def _wake_now(self, sandbox_id: str, visitor: Visitor) -> Route | Unwoken | None:
         record = await lookups.read(self._s.catalog, sandbox_id)
         if record is not None and record.state is SandboxState.PAUSED:
             whole = record.pause_mode is PauseMode.FULL and not record.unresponsive_at_pause
-            if not (record.auto_resume and whole):
+            if visitor.probe or not (record.auto_resume and whole):
                 return Unwoken.ASLEEP
             await self._resume(record, Call(max(record.timeout, LEAST_WAKE)))
         return self._s.routes.get(sandbox_id)

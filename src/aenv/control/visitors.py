@@ -37,15 +37,16 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A request of the data plane to ``port`` of the guest, with the tokens it has. ``harmless``:
-    the agent would answer it to anybody.
+    """A request of the data plane to ``port`` of the guest, with the tokens it has. ``probe``: it
+    asks whether the sandbox runs. That wakes nobody: clients whose streams a pause has cut ask it
+    at once, and no sandbox would stay paused.
     """
 
     port: int
     traffic_token: bytes | None = None
     access_token: bytes | None = None
     signed: Signed | None = None
-    harmless: bool = False
+    probe: bool = False
 
 
 def may_enter(record: SandboxRecord, visitor: Visitor, now: int) -> bool:
@@ -53,7 +54,7 @@ def may_enter(record: SandboxRecord, visitor: Visitor, now: int) -> bool:
     if visitor.port != AGENT_PORT:
         public = networks.from_json(record.network).allow_public_traffic
         return public or _same(record.traffic_token, visitor.traffic_token)
-    if visitor.harmless:
+    if visitor.probe:
         return True
     if visitor.access_token:
         return _same(record.access_token, visitor.access_token)

@@ -339,7 +339,7 @@ async def test_what_a_request_shows_is_read_from_it() -> None:
             answer = await wire.answer()
             assert (answer.status, answer.json["code"]) == (401, 401)
     assert seen == [
-        Visitor(AGENT_PORT, harmless=True),
+        Visitor(AGENT_PORT, probe=True),
         Visitor(AGENT_PORT),
         Visitor(AGENT_PORT, access_token=b"mine"),
         Visitor(AGENT_PORT, signed=Signed("/f", "read", "u", "v1_x", "7")),

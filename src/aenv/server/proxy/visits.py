@@ -24,7 +24,7 @@ def visitor(target: Target, head: RequestHead) -> Visitor:
         traffic_token,
         access_token=tokens[0] if tokens else None,
         signed=_signed(head.method, query) if path == b"/files" else None,
-        harmless=path == b"/health" and head.method in (b"GET", b"HEAD"),
+        probe=path == b"/health" and head.method in (b"GET", b"HEAD"),
     )
 
 

@@ -46,6 +46,32 @@ scenario('at_its_timeout_it_pauses_and_traffic_resumes_it', async () => {
   await sandbox.kill()
 })
 
+scenario('without_memory_it_boots_again_with_its_files', async () => {
+  const { sandbox } = await counting()
+  const boot = async () => (await sandbox.commands.run('cat /proc/sys/kernel/random/boot_id')).stdout
+  const before = await boot()
+  await sandbox.files.write('/home/user/kept', 'yes')
+  assert.equal(await sandbox.pause({ keepMemory: false }), true)
+  await sandbox.connect()
+  assert.equal(await sandbox.files.read('/home/user/kept'), 'yes')
+  assert.deepEqual(await pids(sandbox), [])
+  assert.notEqual(await boot(), before)
+  await sandbox.kill()
+})
+
+scenario('at_its_timeout_it_pauses_and_traffic_is_refused', async () => {
+  const { sandbox, pid } = await counting({ lifecycle: { onTimeout: 'pause' } })
+  const before = await count(sandbox)
+  await sandbox.setTimeout(1000)
+  await until(async () => (await state(sandbox)) === 'paused')
+  assert.equal(await sandbox.isRunning(), false)
+  assert.equal(await state(sandbox), 'paused')
+  await sandbox.connect()
+  assert((await pids(sandbox)).includes(pid))
+  await goesOn(sandbox, before)
+  await sandbox.kill()
+})
+
 scenario('snapshots_start_others_until_they_are_deleted', async () => {
   const { sandbox, pid } = await counting()
   const before = await count(sandbox)
