@@ -37,3 +37,7 @@ def objects_in(store: BlobStore) -> dict[str, Path]:
         for path in (folder / kind).glob("*/*")
         if "#" not in path.name
     }
+
+
+def names_in(folder: Path, part: str) -> list[str]:
+    return [one.name for one in folder.iterdir() if part in one.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -166,16 +166,24 @@ async def test_short_troubles_are_not_even_noticed(
     assert await whole(store, done.ref.id) == pages(100)
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_gc_that_is_cut_off_goes_on_later(
-    open_store: OpenStore, bucket: BlobSettings, wire: Wire, hasty: None
+    open_store: OpenStore, bucket: BlobSettings, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_store("one", bucket)
     await store.put(stream(pages(600)), holder="one")
     await store.release("one")
-    wire.down = True
-    wire.cut()
-    with pytest.raises(BlobStoreUnreachableError):
-        await store.gc()
+    delete = store.objects.delete
+
+    async def cut_off(keys: Sequence[str]) -> None:
+        wire.down = True
+        wire.cut()
+        await delete(keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.objects, "delete", cut_off)
+        with pytest.raises(BlobStoreUnreachableError):
+            await store.gc()
     wire.down = False
     again = await store.put(stream(pages(600)), holder="two")
     assert again.bytes_new == 600 * PAGE
