@@ -275,3 +275,25 @@ def full_disk(host: Host, *, size: str = "64k") -> Iterator[None]:
     finally:
         opened.mounts.unmount(folder)
         opened.close()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_a_server_that_died_while_it_froze_a_machine_is_followed_by_one_that_finds_out(
+    host: Host, frozen: bool
+) -> None:
+    guest = await host.create()
+    await guest.start_counter()
+    resident = host.node._residents.get(guest.spec.sandbox_id)
+    assert resident is not None
+    if frozen:
+        await resident.machine.freeze()
+    engine = await host.node._engines.get("gvisor")
+    bundle = engine._parts.bundle(guest.spec.sandbox_id)  # type: ignore[attr-defined]
+    bundle.mark_frozen(None)
+
+    adoption = await host.restart(guest.spec)
+
+    assert adoption.ended == ()
+    assert bundle.read_frozen() is False
+    _, count = await guest.count()
+    await guest.sh(f"until [ $(cut -d' ' -f2 /root/count) -gt {count} ]; do sleep 0.01; done")

@@ -37,7 +37,8 @@ from aenv.node.supervisor.client import Ending
 log = logging.getLogger(__name__)
 
 _RETRY = 1.0
-_PROBE_TIMEOUT = 5.0
+_PROBE_TIMEOUT = 20.0
+"""Generous: a slow machine that is taken for a frozen one would be thawed, and die of it."""
 
 
 class GVisorMachine(Machine):
