@@ -10,7 +10,8 @@ from tests.store.blobs.contents import stream, whole
 from aenv.models.folders import Folders
 from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import Settings
-from aenv.store import builds, schema, snapshots
+from aenv.models.volumes import VolumeMode
+from aenv.store import builds, schema, snapshots, volumes
 from aenv.store import sandboxes as rows
 from aenv.store.blobs.store import BlobStore
 from aenv.store.catalog import Catalog
@@ -100,3 +101,29 @@ async def test_a_data_folder_of_schema_0003_can_build_templates(tmp_path: Path) 
     assert await catalog.read(lambda db: builds.template_named(db, "default", "app")) == record
     assert "s1" in await catalog.read(snapshots.needed)
     await catalog.close()
+
+
+async def test_a_data_folder_of_schema_0004_gets_volumes(tmp_path: Path) -> None:
+    """What it holds has none, and can hold one."""
+    path = tmp_path / "c.sqlite"
+    at("0001", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(OLD)
+    at("0004", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(SNAPSHOT)
+
+    catalog = await Catalog.open(path)
+    sandbox = await catalog.read(lambda db: rows.get(db, "iaaaaaaaaaaaaaaaaaaa"))
+    kept = await catalog.read(lambda db: snapshots.get(db, "s1"))
+    data = volumes.VolumeRecord("v1", "default", "data", 10, VolumeMode.EXCLUSIVE, "token", 1)
+    claim = volumes.Claim("v1", "iaaaaaaaaaaaaaaaaaaa", read_only=False)
+    await catalog.write(lambda db: (volumes.add(db, data), volumes.claim(db, claim)))
+    held = await catalog.read(lambda db: volumes.holders(db, ["v1"]))
+    found = await catalog.read(lambda db: volumes.named(db, "default", "data"))
+    await catalog.close()
+
+    assert sandbox is not None
+    assert kept is not None
+    assert (sandbox.volumes, kept.volumes) == ((), ())
+    assert (held, found) == ([claim], data)

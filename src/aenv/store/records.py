@@ -7,6 +7,7 @@ from typing import Any
 
 from aenv.models.sandboxes import EndKind, Resources, SandboxState
 from aenv.models.snapshots import PauseMode, RestoreMode, SnapshotKind
+from aenv.models.volumes import VolumeMount
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class SandboxRecord:
     note: str | None = None
     parent_sandbox: str | None = None
     parent_snapshot: str | None = None
+    volumes: tuple[VolumeMount, ...] = ()
 
     @property
     def public_env(self) -> dict[str, str]:
@@ -68,6 +70,7 @@ class SandboxRecord:
 class SnapshotRecord:
     """A kept image. ``base``: the template below it; ``template_id``: its own, for kind NAMED;
     ``parent``: the snapshot that its sandbox was started from. Bytes as of its last look.
+    ``volumes``: what a sandbox from it has.
     """
 
     id: str
@@ -89,6 +92,7 @@ class SnapshotRecord:
     tag: str = "default"
     parent: str | None = None
     env_vars: dict[str, str] = field(default_factory=dict, repr=False)
+    volumes: tuple[VolumeMount, ...] = ()
 
     @property
     def public_id(self) -> str:

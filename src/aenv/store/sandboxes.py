@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import (
@@ -23,6 +23,7 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 
 from aenv.models.sandboxes import EndKind, Resources, SandboxState
 from aenv.models.snapshots import PauseMode, RestoreMode
+from aenv.models.volumes import VolumeMount
 from aenv.store.records import SandboxRecord, TemplateUse, Usage
 from aenv.store.tables import labels, sandboxes, template_uses
 
@@ -243,6 +244,7 @@ def _values(record: SandboxRecord) -> dict[str, Any]:
         "cpu": resources.cpu,
         "memory_mb": resources.memory_mb,
         "disk_mb": resources.disk_mb,
+        "volumes": [asdict(one) for one in record.volumes],
     }
 
 
@@ -259,4 +261,5 @@ def _record(row: Row[Any]) -> SandboxRecord:
     if values["restored"] is not None:
         values["restored"] = RestoreMode(values["restored"])
     values["secret_env"] = tuple(values["secret_env"])
+    values["volumes"] = tuple(VolumeMount.from_json(one) for one in values["volumes"])
     return SandboxRecord(**values)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, or_, select, update
 
 from aenv.models.sandboxes import Resources, SandboxState
 from aenv.models.snapshots import SnapshotKind
+from aenv.models.volumes import VolumeMount
 from aenv.store.records import SnapshotRecord
 from aenv.store.tables import sandboxes, snapshots
 
@@ -114,6 +115,7 @@ def _values(record: SnapshotRecord) -> dict[str, Any]:
         "cpu": resources.cpu,
         "memory_mb": resources.memory_mb,
         "disk_mb": resources.disk_mb,
+        "volumes": [asdict(one) for one in record.volumes],
     }
 
 
@@ -123,4 +125,5 @@ def _record(row: Row[Any]) -> SnapshotRecord:
     values["resources"] = Resources(
         values.pop("cpu"), values.pop("memory_mb"), values.pop("disk_mb")
     )
+    values["volumes"] = tuple(VolumeMount.from_json(one) for one in values["volumes"])
     return SnapshotRecord(**values)

@@ -21,10 +21,14 @@ from sqlalchemy import (
     true,
 )
 
-from aenv.store import blob_tables, build_tables  # noqa: F401 - they belong to the metadata
+from aenv.store import (  # noqa: F401 - they belong to the metadata
+    blob_tables,
+    build_tables,
+    volume_tables,
+)
 from aenv.store.metadata import metadata as metadata
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration. Alembic is imported only when a database is behind it."""
 
 sandboxes = Table(
@@ -66,6 +70,7 @@ sandboxes = Table(
     Column("note", Text),
     Column("parent_sandbox", String(32)),
     Column("parent_snapshot", String(32)),
+    Column("volumes", JSON, nullable=False, server_default="[]"),
     Index(None, "state", "end_at"),
     Index(None, "team", "state", "started_at", "id"),
 )
@@ -103,6 +108,7 @@ snapshots = Table(
     Column("env_vars", JSON, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("volumes", JSON, nullable=False, server_default="[]"),
     Index(None, "team", "created_at", "id"),
 )
 """Kept images of sandboxes. A row is written when its image is whole; an image without a row is
