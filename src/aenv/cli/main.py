@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from aenv.cli import (  # noqa: F401 - each registers its commands
     copies,
+    dockerfiles,
     hosts,
     lifecycles,
     logs,

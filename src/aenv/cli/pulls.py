@@ -9,11 +9,13 @@ import typer
 
 from aenv.cli import builds
 from aenv.cli.apps import TEMPLATES, command, common
+from aenv.cli.dockerfiles import Cpu, Memory, ReadyCmd, StartCmd, report, show
 from aenv.cli.outputs import emit_json, note
 from aenv.cli.sessions import client, run
 
 if TYPE_CHECKING:
     from aenv.models.templates import TemplateProgress
+    from aenv.sdk.building import BuiltTemplate
 
 _FILES = ("oci:", "docker-archive:")
 
@@ -29,21 +31,52 @@ def pull(
     ],
     name: Annotated[
         str | None,
-        typer.Option("--name", help="For oci: and docker-archive:, what to call it here."),
+        typer.Option(
+            "--name", help="What to call it here; of a registry's image, a template is made."
+        ),
     ] = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    start_cmd: StartCmd = None,
+    ready_cmd: ReadyCmd = None,
 ) -> None:
-    """Fetch an image to start sandboxes from, also one whose tag has moved."""
-    if image.startswith(_FILES):
-        found = run(_from_files(image, name))
-    elif name is not None:
-        raise typer.BadParameter("--name is for images from files; others keep their name")
-    else:
-        found = run(_from_registry(image))
+    """Fetch an image to start sandboxes from, also one whose tag has moved.
+
+    With --cpu, --memory, --start-cmd or --ready-cmd a template --name is made of it.
+    """
+    from_files = image.startswith(_FILES)
+    shaped = any(one is not None for one in (cpu, memory, start_cmd, ready_cmd))
+    if shaped and name is None:
+        raise typer.BadParameter("a template made of an image needs a --name")
+    found = run(
+        _from_files(image, None if shaped else name) if from_files else _from_registry(image)
+    )
+    if name is not None and (shaped or not from_files) and found.status == "ready":
+        report(run(_template(found.name, name, cpu, memory, start_cmd, ready_cmd)))
+        return
     if common.json:
         emit_json(found)
     else:
         note(f"image {found.name}: {found.status} {found.error or ''}".rstrip())
     raise typer.Exit(1 if found.status == "error" else 0)
+
+
+async def _template(
+    image: str,
+    name: str,
+    cpu: float | None,
+    memory: int | None,
+    start_cmd: str | None,
+    ready_cmd: str | None,
+) -> BuiltTemplate:
+    """A build without steps."""
+    from aenv.sdk.building import BuildOptions, build_image
+
+    options = BuildOptions(
+        name, cpu=cpu, memory_mb=memory, start_cmd=start_cmd, ready_cmd=ready_cmd
+    )
+    async with client() as server:
+        return await build_image(server, image, options, show)
 
 
 async def _from_registry(image: str) -> TemplateProgress:

@@ -82,8 +82,9 @@ class Yard(House):
 
     async def settled(self) -> None:
         """Until what runs in the background has ended."""
+        building, others = self.system.building.builds._tasks, self.system._background._tasks
         async with asyncio.timeout(10):
-            while self.system._background._tasks:  # noqa: ASYNC110
+            while building or others:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 

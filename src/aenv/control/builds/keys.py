@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aenv.control.builds.contexts import Context
 from aenv.control.builds.plans import DockerStep, Step
 
-_FORMAT = 2
+_FORMAT = 3
 """Counts up when steps come to do something else."""
 
 
@@ -48,13 +48,13 @@ def chain(
     key = start
     for number, step in enumerate(steps, 1):
         force = force or step.force
-        where = [context.user, context.workdir, sorted(context.env.items())]
+        after = context.after(step)
+        where = [after.user, after.workdir, sorted(after.env.items())]
         step = context.expanded(step)
         files = step.files_hash
         if step.docker is not None and step.docker.stage is not None:
             files = (stages_before or {})[step.docker.stage]
         key = _hashed([key, step.type, step.args, files, where, _docker(step.docker)])
-        after = context.after(step)
         stages.append(Stage(number, step, context, after, key, not force))
         context = after
     return stages
@@ -63,7 +63,8 @@ def chain(
 def _docker(step: DockerStep | None) -> list[object] | None:
     if step is None:
         return None
-    return [step.argv, sorted(step.variables.items()), step.caches, step.escape]
+    variables = sorted(step.variables.items()) if step.argv else []  # others are expanded already
+    return [step.argv, variables, step.caches, step.escape]
 
 
 def _hashed(content: Sequence[object]) -> str:

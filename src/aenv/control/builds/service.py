@@ -249,6 +249,7 @@ class Builds:
 
         try:
             loose = await self._catalog.write(write)
+            await self._catalog.sync()
         except BaseException:
             self._images.drop(made.snapshot.id)
             raise
