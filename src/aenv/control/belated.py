@@ -64,7 +64,7 @@ class Belated:
                 image = await self._s.node.keep(
                     sandbox_id, snapshot_id, parent=record.parent_snapshot
                 )
-            await self._s.turns.insist(lambda db: self._record(db, record, image))
+            await self._s.turns.insist_lasting(lambda db: self._record(db, record, image))
         except BaseException:
             self._s.background.start(self._drop(sandbox_id, snapshot_id), f"drop {snapshot_id}")
             raise

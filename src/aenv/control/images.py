@@ -12,6 +12,7 @@ from aenv.control.clocks import Clock
 from aenv.models.errors import AenvError
 from aenv.models.snapshots import SnapshotImage, SnapshotKind
 from aenv.node.port import Node
+from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord, SnapshotRecord
 
 log = structlog.get_logger()
@@ -32,9 +33,16 @@ class Images:
     """``pause``: seconds before the second attempt at deleting; it doubles from there."""
 
     def __init__(
-        self, node: Node, clock: Clock, background: Background, *, pause: float = 1.0
+        self,
+        node: Node,
+        catalog: Catalog,
+        clock: Clock,
+        background: Background,
+        *,
+        pause: float = 1.0,
     ) -> None:
         self._node = node
+        self._catalog = catalog
         self._clock = clock
         self._background = background
         self._pause = pause
@@ -56,8 +64,9 @@ class Images:
             self._background.start(self._delete(snapshot_id), f"drop {snapshot_id}")
 
     async def delete(self, snapshot_id: str) -> None:
-        """Free it now."""
+        """Free it now, once no loss of power can bring back a row that names it."""
         async with asyncio.timeout(DELETE_TIMEOUT):
+            await self._catalog.sync()
             await self._node.delete_snapshot(snapshot_id)
 
     async def _delete(self, snapshot_id: str) -> None:

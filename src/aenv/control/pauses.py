@@ -167,7 +167,7 @@ class Pauses:
             )
             snapshots.add(db, kept)
 
-        await self._s.turns.insist(record_it)
+        await self._s.turns.insist_lasting(record_it)
         self._s.routes.withdraw(pausing.id)
 
     async def _record_frozen(self, pausing: SandboxRecord, error: DiskFullError) -> None:

@@ -151,7 +151,7 @@ class Snapshots:
         snapshot_id = new_snapshot_id()
         try:
             kept = await self._keep(sandbox, snapshot_id, kind, naming, memory)
-            replaced = await self._s.turns.insist(lambda db: _record(db, kept))
+            replaced = await self._s.turns.insist_lasting(lambda db: _record(db, kept))
         except BaseException:
             self._images.drop(snapshot_id)
             raise

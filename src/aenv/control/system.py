@@ -129,7 +129,9 @@ class System:
             settings=settings,
             deadline=self._reaper.deadline,
         )
-        images = self._images = Images(node, clock, self._background, pause=timing.retry_pause)
+        images = self._images = Images(
+            node, catalog, clock, self._background, pause=timing.retry_pause
+        )
         self.snapshots = Snapshots(services, images)
         self._belated = Belated(services, images, every=timing.keep_again)
         self.building = BuildHouse.of(

@@ -7,7 +7,7 @@ sandbox calls it off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -64,10 +64,21 @@ class Turns:
 
     async def insist(self, work: Callable[[Connection], T]) -> T:
         """Write what has happened already, however long the catalog cannot be written."""
+        return await self._insisted(lambda: self._catalog.write(work))
+
+    async def insist_lasting(self, work: Callable[[Connection], T]) -> T:
+        """The same, and return when a loss of power cannot undo it: before it is acknowledged that
+        something is kept.
+        """
+        found = await self.insist(work)
+        await self._insisted(self._catalog.sync)
+        return found
+
+    async def _insisted(self, attempt: Callable[[], Awaitable[T]]) -> T:
         pause = self._retry_pause
         while True:
             try:
-                return await self._catalog.write(work)
+                return await attempt()
             except ConflictError:
                 raise
             except AenvError as error:
