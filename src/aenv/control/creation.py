@@ -1,8 +1,9 @@
 """Making sandboxes: quotas, idempotency keys, the boot, the route.
 
-A create runs in a task of its own: a caller that hangs up leaves no half-made sandbox, and none that
-nobody knows of. With an idempotency key it is made all the same, for the retry; callers with the
-same key join it. Whatever goes wrong, the sandbox is ended through ``endings`` and leaves nothing.
+A create runs in a task of its own: a caller that hangs up leaves no half-made sandbox, and none
+that nobody knows of. With an idempotency key it is made all the same, for the retry; callers with
+the same key join it. Whatever goes wrong, the sandbox is ended through ``endings`` and leaves
+nothing.
 """
 
 from __future__ import annotations
