@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from aenv.models.blobs import BlobRef
 from aenv.models.sandboxes import Resources
 
 SNAPSHOT_ID = re.compile(r"s[a-z0-9]{19}\Z")
@@ -47,6 +50,49 @@ class Fingerprint:
     engine_version: str
     cpu_features: str
     resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ColdCopy:
+    """A snapshot in the blob store: all that a node needs to have it again.
+
+    ``manifest`` and ``private`` are a node's own words; the second ones are secrets. ``layers``:
+    blobs of the sealed layers by their keys, ``memory``: of the memory image by name.
+    """
+
+    snapshot_id: str
+    manifest: dict[str, Any]
+    private: dict[str, Any] = field(repr=False)
+    layers: dict[str, BlobRef]
+    memory: dict[str, BlobRef]
+
+    @property
+    def bytes(self) -> int:
+        return sum(ref.length for ref in (*self.layers.values(), *self.memory.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ColdCopy:
+        return cls(
+            snapshot_id=found["snapshot_id"],
+            manifest=found["manifest"],
+            private=found["private"],
+            layers={key: BlobRef(**ref) for key, ref in found["layers"].items()},
+            memory={name: BlobRef(**ref) for name, ref in found["memory"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What putting a snapshot into the blob store came to. Bytes: as in ``blobs.Uploaded``."""
+
+    copy: ColdCopy
+    bytes_new: int
+    bytes_shared: int
+    bytes_zero: int
+    bytes_sent: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def nobody(
 class _Unpinned:
     """Memory images do not keep their template's image: they go with it."""
 
-    async def pin(self, name: str, digest: str, holder: object) -> None:
+    async def pin(self, name: str, digest: str, layers: object, holder: object) -> None:
         return
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,9 @@ _SPARE = 256 * MIB
 
 
 class Pins(Protocol):
-    """The part of ``images.ImageStore`` that keeps images."""
+    """The part of ``lowers.Lowers`` that keeps what is below a disk."""
 
-    async def pin(self, name: str, digest: str, holder: Path) -> None: ...
+    async def pin(self, name: str, digest: str, layers: Sequence[str], holder: Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Captured:
 
 
 class Capturer:
-    """Pins the image below a snapshot's disk in ``images`` for as long as the snapshot exists."""
+    """Pins the layers below a snapshot's disk in ``lowers`` for as long as the snapshot exists."""
 
-    def __init__(self, store: SnapshotStore, logs: LogKeeper, images: Pins) -> None:
+    def __init__(self, store: SnapshotStore, logs: LogKeeper, lowers: Pins) -> None:
         self._store = store
         self._logs = logs
-        self._images = images
+        self._lowers = lowers
 
     async def capture(
         self, resident: Resident, engine: Engine, order: Order, *, stay_frozen: bool
@@ -151,6 +151,7 @@ class Capturer:
             parent=order.parent,
             log_seq=self._logs.seen(resident.sandbox_id),
             facts=memo.facts,
+            layers=memo.layers,
         )
         private = Private(
             resident.agent.host_secret,
@@ -159,7 +160,8 @@ class Capturer:
             memo.env_known,
         )
         try:
-            await self._images.pin(memo.template, memo.digest, self._store.place(draft.id))
+            place = self._store.place(draft.id)
+            await self._lowers.pin(memo.template, memo.digest, memo.layers, place)
             stored = await finish(self._store.publish(draft, manifest, private))
         except BaseException:
             if draft.id not in self._store:

@@ -277,6 +277,10 @@ class Engine(ABC):
         """Delete a kept copy and free its bytes. Idempotent; machines made from it live on."""
         raise _no_disks()
 
+    async def disk_tree(self, name: str) -> Path:
+        """Where a kept copy's changes over its layers are, as an overlay's upper. NotFoundError."""
+        raise _no_disks()
+
     async def verify_disk(self, name: str) -> None:
         """Read all of a kept copy. Raises EngineError naming what cannot be read."""
         raise _no_disks()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from aenv.models.blobs import SpaceUse
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
@@ -23,7 +24,7 @@ from aenv.models.sandboxes import (
     SandboxMetrics,
 )
 from aenv.models.settings import Settings
-from aenv.models.snapshots import SnapshotImage
+from aenv.models.snapshots import ColdCopy, Kept, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
 from aenv.node import leftovers, space
 from aenv.node.adoptions import Adopter
@@ -31,12 +32,15 @@ from aenv.node.agentwire import AgentInit
 from aenv.node.agentwork import AgentWorkbench
 from aenv.node.arrivals import Arrivals
 from aenv.node.captures import Capturer, Order
+from aenv.node.cold.copies import ColdCopies
+from aenv.node.cold.layers import SealedLayers
 from aenv.node.engine import Engine, Finding
 from aenv.node.engine_set import require_policy
 from aenv.node.guests import nameservers
 from aenv.node.hosts import describe
 from aenv.node.logfiles import LogQuery
 from aenv.node.logs import LogKeeper
+from aenv.node.lowers import Lowers
 from aenv.node.makers import Makers
 from aenv.node.memory import HostMemory
 from aenv.node.memos import Memos
@@ -50,6 +54,9 @@ from aenv.node.stored import StoredSnapshots
 from aenv.node.surroundings import of_this_host
 from aenv.node.usage import MemoryUse
 from aenv.node.workbench import Surroundings, Workbench
+
+if TYPE_CHECKING:
+    from aenv.store.blobs.store import BlobStore
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +76,10 @@ class LocalNode(Node):
         self._memos = Memos(folders.instance_run / "residents")
         self._residents = Residents(self._logs, self._sampler, self._memos)
         self._snapshots = SnapshotStore(folders.data / "snapshots")
-        capturer = Capturer(self._snapshots, self._logs, parts.images)
+        self._sealed = SealedLayers(folders, parts.host)
+        lowers = Lowers(parts.images, self._sealed)
+        self._cold = ColdCopies(parts.engines, self._snapshots, self._sealed, lowers)
+        capturer = Capturer(self._snapshots, self._logs, lowers)
         self._pauses = Pauses(self._residents, capturer, self._memos, hot_budget(settings))
         self._arrivals = Arrivals(self._residents, self._pauses, self._logs, self.destroy)
         self._memory = HostMemory(
@@ -78,6 +88,7 @@ class LocalNode(Node):
         self._makers = Makers(
             settings,
             parts,
+            lowers,
             self._snapshots,
             self._logs,
             self._memos,
@@ -95,6 +106,7 @@ class LocalNode(Node):
         await self._logs.open(request.sandbox_id for request in adopt)
         await asyncio.to_thread(self._memos.reap, frozenset(one.sandbox_id for one in adopt))
         await self._snapshots.open(snapshots)
+        await self._sealed.open()
         baked = await self._makers.bakes.open()
         for name in {request.engine for request in adopt}:
             self._engines.keep[name] = frozenset(r.sandbox_id for r in adopt if r.engine == name)
@@ -134,6 +146,7 @@ class LocalNode(Node):
         await self._snapshots.close()
         await self._makers.bakes.close()
         await self._engines.close()
+        await self._sealed.close()
         await self._images.close()
 
     async def clear(self) -> bool:
@@ -212,6 +225,22 @@ class LocalNode(Node):
     async def delete_snapshot(self, snapshot_id: str) -> None:
         await self._pools.drain(snapshot=snapshot_id)
         await self._stored.delete(snapshot_id)
+        await self._sealed.sweep()
+
+    async def has_snapshot(self, snapshot_id: str) -> bool:
+        return self._snapshots.exists(snapshot_id)
+
+    async def store_snapshot(self, snapshot_id: str, blobs: BlobStore) -> Kept:
+        return await self._cold.put(snapshot_id, blobs)
+
+    async def fetch_snapshot(self, copy: ColdCopy, blobs: BlobStore) -> None:
+        await self._cold.fetch(copy, blobs)
+
+    async def evict_snapshot(self, snapshot_id: str) -> None:
+        for resident in list(self._residents):
+            if resident.hot is not None and resident.hot.snapshot_id == snapshot_id:
+                await self._pauses.demote(resident.sandbox_id)
+        await self.delete_snapshot(snapshot_id)
 
     async def snapshots(self) -> list[SnapshotImage]:
         return await self._stored.all()

@@ -12,6 +12,7 @@ from aenv.node.captures import Capturer
 from aenv.node.engine import Engine
 from aenv.node.launches import Launcher
 from aenv.node.logs import LogKeeper
+from aenv.node.lowers import Lowers
 from aenv.node.machines import Machines
 from aenv.node.memos import Memos
 from aenv.node.origins import Origins
@@ -27,6 +28,7 @@ class Makers:
         self,
         settings: Settings,
         parts: NodeParts,
+        lowers: Lowers,
         snapshots: SnapshotStore,
         logs: LogKeeper,
         memos: Memos,
@@ -39,7 +41,7 @@ class Makers:
 
         self.bakes = Bakes(settings, parts.agent, parts.engines.drop_disk)
         self.machines = Machines(settings, parts.agent)
-        origins = Origins(parts.images, snapshots, self.bakes)
+        origins = Origins(parts.images, lowers, snapshots, self.bakes)
         self.launcher = Launcher(
             settings, parts.engines, origins, admission, memos, self.machines, self.bakes
         )

@@ -22,7 +22,7 @@ class Memo:
     """``template``, ``digest``: what it was started from. ``ready``: its guest was told who it is.
     ``paused_as``: the snapshot that a frozen machine can be restored from. ``facts``: what its
     guest was told in place of what the template says. ``env_known``: ``env_vars`` are all it has;
-    not so of one that was started by a server that remembered none.
+    not so of one that was started by a server that remembered none. ``layers``: as in a manifest.
     """
 
     template: str
@@ -34,6 +34,7 @@ class Memo:
     paused_as: str | None = None
     facts: GuestFacts | None = None
     env_known: bool = True
+    layers: tuple[str, ...] = ()
 
 
 class Memos:
@@ -58,7 +59,9 @@ class Memos:
                 return None
             found["secret_env"] = tuple(found["secret_env"])
             facts = GuestFacts.from_json(found.pop("facts", None))
-            return Memo(resources=Resources(**found.pop("resources")), facts=facts, **found)
+            layers = tuple(found.pop("layers", ()))
+            resources = Resources(**found.pop("resources"))
+            return Memo(resources=resources, facts=facts, layers=layers, **found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

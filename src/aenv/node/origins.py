@@ -12,6 +12,7 @@ from aenv.models.errors import AenvError, NotFoundError, TemplateBuildError, Tem
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.bakes import BakeKey, Bakes, Use
 from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
+from aenv.node.lowers import Lowers
 from aenv.node.memos import Memo
 from aenv.node.port import SandboxSpec
 from aenv.node.snapshots.found import Known
@@ -49,7 +50,7 @@ class Images(Protocol):
 class Origin:
     """``memory`` opens the memory image, and raises ImageUnusableError when it is damaged; None:
     boot. ``note`` says why not as asked. ``plain``: ``stored`` is a baked image of that origin.
-    ``facts``: what ``info`` says of the guest is theirs.
+    ``facts``: what ``info`` says of the guest is theirs. ``layers``: sealed ones within ``rootfs``.
     """
 
     info: TemplateInfo
@@ -60,6 +61,7 @@ class Origin:
     note: str | None = None
     plain: Origin | None = None
     facts: GuestFacts | None = None
+    layers: tuple[str, ...] = ()
 
     @property
     def has_commands(self) -> bool:
@@ -85,7 +87,9 @@ class Origin:
 
     @property
     def disk(self) -> DiskImage | None:
-        return DiskImage(self.stored.manifest.id, 0, 0) if self.stored else None
+        if self.stored is None or not self.stored.manifest.own_disk:
+            return None
+        return DiskImage(self.stored.manifest.id, 0, 0)
 
     @property
     def log_seq(self) -> int:
@@ -118,6 +122,7 @@ class Origin:
             dict(spec.env_vars),
             tuple(sorted(spec.secret_env)),
             facts=self.facts,
+            layers=self.layers,
             env_known=self.env_known or bool(spec.env_vars),
         )
 
@@ -132,8 +137,11 @@ class Origin:
 
 
 class Origins:
-    def __init__(self, images: Images, snapshots: SnapshotStore, bakes: Bakes) -> None:
+    def __init__(
+        self, images: Images, lowers: Lowers, snapshots: SnapshotStore, bakes: Bakes
+    ) -> None:
         self._images = images
+        self._lowers = lowers
         self._snapshots = snapshots
         self._bakes = bakes
 
@@ -181,12 +189,17 @@ class Origins:
                 f"the image of template {facts.template!r} below the snapshot is gone: its disk "
                 "was started on the present one"
             )
-            yield Origin(info, rootfs, stored, None, same_life, note).told(told)
+            rootfs = await self._lowers.over(rootfs, facts.layers)
+            origin = Origin(info, rootfs, stored, None, same_life, note, layers=facts.layers)
+            yield origin.told(told)
             return
         from_memory = facts.has_memory and not spec.reboot
         memory = (lambda: facts.memory_image(stored.folder)) if from_memory else None
         damage = stored.damage
-        origin = Origin(exact.info, exact.rootfs, stored, memory, same_life, damage).told(told)
+        rootfs = await self._lowers.over(exact.rootfs, facts.layers)
+        origin = Origin(
+            exact.info, rootfs, stored, memory, same_life, damage, layers=facts.layers
+        ).told(told)
         key = BakeKey.of(spec, engine, origin.info)
         use = Use.NEVER if same_life or spec.reboot else use
         async with self._bakes.using(key, use, commands=True) as baked:
@@ -205,7 +218,7 @@ class Origins:
     async def pin(self, engine: Engine, memo: Memo, holder: Path) -> None:
         """Keep a sandbox's image for as long as ``holder`` exists."""
         if engine.capabilities.isolation is not Isolation.NONE:
-            await self._images.pin(memo.template, memo.digest, holder)
+            await self._lowers.pin(memo.template, memo.digest, memo.layers, holder)
 
     async def _open(self, engine: Engine, name: str) -> tuple[TemplateInfo, Rootfs]:
         if engine.capabilities.isolation is Isolation.NONE:

@@ -29,23 +29,26 @@ _WARM_SHARE = 8
 @dataclass(frozen=True, slots=True)
 class NodeParts:
     """What a node is made of. ``agent``: the binary; ``measure``: what the host has left;
-    ``stalls``: how much its tasks wait for memory.
+    ``host``: its mounts, with the rights for them; ``stalls``: how much its tasks wait for memory.
     """
 
     engines: EngineSet
     images: Images
     agent: Path
     measure: Callable[[], Headroom]
+    host: Host | None = None
     stalls: StallMeter = field(default_factory=lambda: StallMeter(stall_file()))
 
     @classmethod
     def of_this_host(cls, settings: Settings) -> Self:
         data, instance = settings.folders.data, settings.folders.instance
+        host = _host_if_root(settings)
         return cls(
             engines=EngineSet(settings, available(), create_engine),
-            images=ImageStore(settings, _host_if_root(settings)),
+            images=ImageStore(settings, host),
             agent=Path(aenv.__file__).parent / "_bin" / "agent",
             measure=lambda: measure_headroom(data, instance),
+            host=host,
         )
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aenv.models.blobs import SpaceUse
 from aenv.models.errors import CapabilityError
@@ -19,10 +20,13 @@ from aenv.models.sandboxes import (
     SandboxExit,
     SandboxMetrics,
 )
-from aenv.models.snapshots import RestoreMode, SnapshotImage
+from aenv.models.snapshots import ColdCopy, Kept, RestoreMode, SnapshotImage
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.engine import Address, Capabilities, Finding
 from aenv.node.workbench import Surroundings, Workbench
+
+if TYPE_CHECKING:
+    from aenv.store.blobs.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,27 @@ class Node(ABC):
     async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
         """Add an event to the sandbox's log."""
         return
+
+    async def has_snapshot(self, snapshot_id: str) -> bool:
+        """Whether something can start from it here as it is."""
+        return True
+
+    async def store_snapshot(self, snapshot_id: str, blobs: BlobStore) -> Kept:
+        """Put it into the blob store; it stays here. Goes on where an earlier attempt ended.
+
+        Raises NotFoundError, SnapshotDamagedError, DiskFullError, EngineError, BlobStoreError.
+        """
+        raise _no_snapshots()
+
+    async def fetch_snapshot(self, copy: ColdCopy, blobs: BlobStore) -> None:
+        """Have it here again; whole or absent. ConflictError when it is here, and as above."""
+        raise _no_snapshots()
+
+    async def evict_snapshot(self, snapshot_id: str) -> None:
+        """Free what it takes here, also of a sandbox that is frozen in memory by it. Idempotent;
+        nothing may start from it meanwhile.
+        """
+        raise _no_snapshots()
 
     async def healthy(self, sandbox_id: str) -> bool:
         """Whether the sandbox's agent answers now; False within a few seconds."""

@@ -16,6 +16,7 @@ POOL, POOL_FILE = "pool", "pool.btrfs"
 _DATA = {
     "disks": "disks of sandboxes",
     "snapshots": "memory images and facts of snapshots and paused sandboxes",
+    "sealed": "sealed disks of snapshots",
     "baked": "memory images of templates",
     "builds": "files and logs of template builds",
     "process": "sandboxes of the engine process",

@@ -218,20 +218,20 @@ async def test_a_deletion_whose_disk_stays_is_not_seen_and_can_be_repeated(
     assert not folder.exists()
 
 
-async def test_a_manifest_of_an_older_version_is_migrated(
-    store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+async def test_a_manifest_of_version_1_is_of_a_disk_image_without_sealed_layers(
+    store: SnapshotStore,
 ) -> None:
     folder = await keep(store, ONE)
     old = json.loads((folder / manifest.MANIFEST).read_text())
-    old |= {"version": 0, "base": old.pop("template")}
-    (folder / manifest.MANIFEST).write_text(json.dumps(old))
-    rename = {0: lambda found: {"template": found.pop("base"), **found}}
-    with pytest.raises(EngineError, match="version 0"):
-        manifest.read(folder)
-
-    monkeypatch.setattr(manifest, "_MIGRATIONS", rename)
+    del old["layers"], old["own_disk"]
+    (folder / manifest.MANIFEST).write_text(json.dumps(old | {"version": 1}))
 
     assert manifest.read(folder) == store.get(ONE).manifest
+    assert (manifest.read(folder).layers, manifest.read(folder).own_disk) == ((), True)
+
+    (folder / manifest.MANIFEST).write_text(json.dumps(old | {"version": 0}))
+    with pytest.raises(EngineError, match="version 0"):
+        manifest.read(folder)
 
 
 async def test_what_a_later_version_wrote_is_left_alone(store: SnapshotStore) -> None:

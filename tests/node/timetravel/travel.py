@@ -39,11 +39,13 @@ def settings_in(root: Path, *, hot_memory_mb: int = 4096) -> Settings:
 
 
 def make_node(settings: Settings, agent: Path, images: Images | None = None) -> LocalNode:
+    host = open_host(settings)
     parts = NodeParts(
         engines=EngineSet(settings, ("gvisor", "process"), create_engine),
-        images=images or ImageStore(settings, open_host(settings)),
+        images=images or ImageStore(settings, host),
         agent=agent,
         measure=lambda: measure_headroom(settings.folders.data),
+        host=host,
     )
     return LocalNode(settings, parts)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import stat
 from pathlib import Path
 
 from aenv.models.errors import CapacityError, EngineError
@@ -12,6 +14,7 @@ from aenv.node.disks.records import DiskRecord
 from aenv.node.disks.stores import MIB, Store
 from aenv.node.host import Host
 
+UPPER = "upper"
 _SMALLEST_ROOM = 128 * MIB
 
 
@@ -23,7 +26,7 @@ class OverlayDisk(Disk):
         self.lowers = record.lowers
         self.merged = mounted / sandbox_id / "merged"
         self._volume = store.path(sandbox_id)
-        self.upper = self._volume / "upper"
+        self.upper = self._volume / UPPER
         self._record = record
         self._store = store
         self._mounts = host.mounts
@@ -48,6 +51,8 @@ class OverlayDisk(Disk):
             volume = self._store.make_from(source, self.sandbox_id, size)
         try:
             self.upper.mkdir(mode=0o755, exist_ok=source is not None)
+            if source is None and self.lowers:
+                _take_after(self.upper, self.lowers[0])
             (volume / "work").mkdir(mode=0o700, exist_ok=source is not None)
             self._record.write(volume)
             self.mount()
@@ -70,6 +75,13 @@ class OverlayDisk(Disk):
             with contextlib.suppress(OSError):  # the engine may keep files beside it
                 folder.rmdir()
         self._store.remove(self.sandbox_id)
+
+
+def _take_after(upper: Path, lower: Path) -> None:
+    """The root has the owner and mode that the layers give it."""
+    status = lower.stat()
+    os.chown(upper, status.st_uid, status.st_gid)
+    upper.chmod(stat.S_IMODE(status.st_mode))
 
 
 def pool_is_full(store: Store) -> CapacityError:

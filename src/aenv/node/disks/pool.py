@@ -12,13 +12,19 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.models.errors import AenvError, ConflictError, EngineError, SnapshotDamagedError
+from aenv.models.errors import (
+    AenvError,
+    ConflictError,
+    EngineError,
+    NotFoundError,
+    SnapshotDamagedError,
+)
 from aenv.models.settings import Settings
 from aenv.node.disks import images
 from aenv.node.disks.disk import Disk, DiskUsage
 from aenv.node.disks.folderstore import FolderStore
 from aenv.node.disks.loopstore import LoopStore
-from aenv.node.disks.overlays import OverlayDisk, pool_is_full
+from aenv.node.disks.overlays import UPPER, OverlayDisk, pool_is_full
 from aenv.node.disks.records import DiskRecord
 from aenv.node.disks.stores import MIB, PoolKind, Store, SubvolumeStore, nearest
 from aenv.node.engine import DiskImage, Finding, Severity
@@ -109,6 +115,13 @@ class DiskPool:
     async def drop(self, name: str) -> None:
         """Delete an image and free its bytes; idempotent. Disks made from it stay."""
         await asyncio.to_thread(self._store.drop, name)
+
+    async def tree(self, name: str) -> Path:
+        """The upper folder of an image. Raises NotFoundError."""
+        upper = self._store.image_path(name) / UPPER
+        if not await asyncio.to_thread(upper.is_dir):
+            raise NotFoundError(f"There is no disk image {name}.")
+        return upper
 
     async def verify(self, name: str) -> None:
         """Read all of an image. Raises NotFoundError, EngineError naming what is damaged."""

@@ -17,10 +17,12 @@ from aenv.models.snapshots import Fingerprint
 from aenv.models.templates import GuestFacts
 from aenv.node.engine import MemoryImage
 
-VERSION = 1
+VERSION = 2
 MANIFEST, PRIVATE, CHECKSUM, MEMORY = "manifest.json", "private.json", "checksum", "memory"
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: lambda found: {**found, "layers": [], "own_disk": True},
+}
 """Version → what makes the next version's fields of it."""
 
 
@@ -28,7 +30,8 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 class Manifest:
     """``memory``: the size of each file of the memory image, empty without memory. ``log_seq``: how
     much of the guest's log was fetched before. ``facts``: what its guest is told in place of what
-    the template says.
+    the template says. ``layers``: keys of the sealed layers over the template's, topmost first;
+    ``own_disk``: whether there is a disk image over them.
     """
 
     id: str
@@ -43,6 +46,8 @@ class Manifest:
     parent: str | None = None
     log_seq: int = 0
     facts: GuestFacts | None = None
+    layers: tuple[str, ...] = ()
+    own_disk: bool = True
 
     @property
     def has_memory(self) -> bool:
@@ -87,25 +92,14 @@ class Private:
 
 
 def write(folder: Path, manifest: Manifest, private: Private) -> None:
-    _write_private(folder / MANIFEST, {"version": VERSION, **asdict(manifest)})
-    secrets = {
-        "version": VERSION,
-        "host_secret": private.host_secret,
-        "env_vars": private.env_vars,
-        "secret_env": sorted(private.secret_env),
-        "env_known": private.env_known,
-    }
-    _write_private(folder / PRIVATE, secrets)
+    _write_private(folder / MANIFEST, manifest_json(manifest))
+    _write_private(folder / PRIVATE, private_json(private))
 
 
 def read(folder: Path) -> Manifest:
     """Raises SnapshotDamagedError, EngineError when another version wrote it."""
     try:
-        found = migrated(json.loads((folder / MANIFEST).read_text()))
-        found.pop("version")
-        resources = Resources(**found.pop("resources"))
-        facts = GuestFacts.from_json(found.pop("facts", None))
-        return Manifest(resources=resources, facts=facts, **found)
+        return parsed(json.loads((folder / MANIFEST).read_text()))
     except _DAMAGE as error:
         raise _damaged(folder / MANIFEST, error) from error
 
@@ -113,16 +107,44 @@ def read(folder: Path) -> Manifest:
 def read_private(folder: Path) -> Private:
     """Raises SnapshotDamagedError."""
     try:
-        found = json.loads((folder / PRIVATE).read_text())
-        secret, variables = str(found["host_secret"]), dict(found["env_vars"])
-        known = bool(found.get("env_known", True))
-        return Private(secret, variables, frozenset(found["secret_env"]), known)
+        return parsed_private(json.loads((folder / PRIVATE).read_text()))
     except _DAMAGE as error:
         raise _damaged(folder / PRIVATE, error) from error
 
 
+def manifest_json(manifest: Manifest) -> dict[str, Any]:
+    return {"version": VERSION, **asdict(manifest)}
+
+
+def private_json(private: Private) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "host_secret": private.host_secret,
+        "env_vars": private.env_vars,
+        "secret_env": sorted(private.secret_env),
+        "env_known": private.env_known,
+    }
+
+
+def parsed(found: dict[str, Any]) -> Manifest:
+    """Of any version known here. EngineError, or what malformed JSON raises."""
+    found = migrated(found)
+    found.pop("version")
+    resources = Resources(**found.pop("resources"))
+    facts = GuestFacts.from_json(found.pop("facts", None))
+    layers = tuple(found.pop("layers"))
+    return Manifest(resources=resources, facts=facts, layers=layers, **found)
+
+
+def parsed_private(found: dict[str, Any]) -> Private:
+    secret, variables = str(found["host_secret"]), dict(found["env_vars"])
+    known = bool(found.get("env_known", True))
+    return Private(secret, variables, frozenset(found["secret_env"]), known)
+
+
 def migrated(found: dict[str, Any]) -> dict[str, Any]:
     """The manifest as this version writes it. EngineError when it is of one not known here."""
+    found = dict(found)
     while (version := found["version"]) != VERSION:
         if version not in _MIGRATIONS:
             raise EngineError(

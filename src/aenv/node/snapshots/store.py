@@ -91,6 +91,10 @@ class SnapshotStore:
     def __contains__(self, snapshot_id: str | None) -> bool:
         return snapshot_id in self._found
 
+    def exists(self, snapshot_id: str) -> bool:
+        """Whether anything of it is here, damaged or not."""
+        return snapshot_id in self._found or snapshot_id in self._unreadable
+
     def all(self) -> list[Stored]:
         return list(self._found.values())
 

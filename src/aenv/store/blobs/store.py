@@ -77,6 +77,10 @@ class BlobStore:
         """The whole blob into a file, sparse; the file is complete or not there."""
         await reads.fetch(self.objects, ref, path, report)
 
+    async def require(self) -> None:
+        """See that the store is where it was. Raises BlobStoreUnreachableError."""
+        await markers.require(self.objects, self.ledger)
+
     async def hold(self, blob_id: str, holder: str) -> None:
         """One more needs it. Idempotent. Raises NotFoundError when it is gone."""
         await self.ledger.hold(blob_id, holder)

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from aenv.models.errors import (
     AenvError,
@@ -169,6 +170,9 @@ class GVisorEngine(Engine):
 
     async def drop_disk(self, name: str) -> None:
         await self._parts.disks.drop(name)
+
+    async def disk_tree(self, name: str) -> Path:
+        return await self._parts.disks.tree(name)
 
     async def verify_disk(self, name: str) -> None:
         await self._parts.disks.verify(name)

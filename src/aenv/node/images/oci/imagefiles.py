@@ -57,6 +57,29 @@ class ImageFile:
         self._end = start + aligned(size, BLOCK)
         return start // BLOCK
 
+    def append_sparse(self, descriptor: int, size: int) -> int:
+        """Copy ``size`` bytes of an open file, its holes unread; the number of their first block.
+        Raises EOFError.
+        """
+        start, at = self._end, 0
+        while at < size:
+            try:
+                data = os.lseek(descriptor, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                break  # nothing but a hole is left
+            end = min(os.lseek(descriptor, data, os.SEEK_HOLE), size)
+            self._file.seek(start + data)
+            for offset in range(data, end, _CHUNK):
+                chunk = os.pread(descriptor, min(_CHUNK, end - offset), offset)
+                if not chunk:
+                    raise EOFError
+                self._write(chunk)
+            at = end
+        self._end = start + aligned(size, BLOCK)
+        return start // BLOCK
+
     def finish(self, root: Node) -> int:
         """Write the inodes and the superblock, and make all durable; the image's size."""
         inodes = Inodes(root)
