@@ -22,7 +22,14 @@ from aenv.models.settings import Settings
 from aenv.store import sandboxes as rows
 from aenv.store.records import SandboxRecord, SnapshotRecord
 
-QUICK = Timing(template_wait=0.05, tick=0.01, retry_pause=0.01, patience=Patience(0.01, 0.01, 0.2))
+QUICK = Timing(
+    template_wait=0.05,
+    tick=0.01,
+    retry_pause=0.01,
+    cold_lull=0.0,
+    cold_every=0.05,
+    patience=Patience(0.01, 0.01, 0.2),
+)
 
 
 @dataclass

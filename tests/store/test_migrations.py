@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tests.store.blobs.contents import stream, whole
 
+from aenv.models.blobs import BlobRef
 from aenv.models.folders import Folders
 from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import Settings
+from aenv.models.snapshots import ColdCopy, Kept
 from aenv.models.volumes import VolumeMode
-from aenv.store import builds, schema, snapshots, volumes
+from aenv.store import builds, cold, schema, snapshots, volumes
 from aenv.store import sandboxes as rows
 from aenv.store.blobs.store import BlobStore
 from aenv.store.catalog import Catalog
@@ -127,3 +129,28 @@ async def test_a_data_folder_of_schema_0004_gets_volumes(tmp_path: Path) -> None
     assert kept is not None
     assert (sandbox.volumes, kept.volumes) == ((), ())
     assert (held, found) == ([claim], data)
+
+
+async def test_a_data_folder_of_schema_0005_gets_its_snapshots_stored(tmp_path: Path) -> None:
+    """They are where they were taken, wait for the store, and can be recorded as whole in it."""
+    path = tmp_path / "c.sqlite"
+    at("0002", path)
+    with sqlite3.connect(path) as old:
+        old.executescript(SNAPSHOT)
+    at("0005", path)
+    copy = ColdCopy("s1", {"id": "s1"}, {"host_secret": "h"}, {"k": BlobRef("b", "d", 3)}, {})
+
+    catalog = await Catalog.open(path)
+    waiting = await catalog.read(lambda db: cold.waiting(db, before=2))
+    begun = await catalog.write(lambda db: cold.begin(db, "s1", now=3))
+    kept = Kept(copy, bytes_new=1, bytes_shared=2, bytes_zero=0, bytes_sent=1)
+    await catalog.write(lambda db: cold.finish(db, kept, now=4))
+    found = await catalog.read(lambda db: cold.get(db, "s1"))
+    await catalog.write(lambda db: snapshots.remove(db, ["s1"]))
+    gone = await catalog.read(lambda db: cold.get(db, "s1"))
+    await catalog.close()
+
+    assert (waiting, begun, gone) == (["s1"], True, None)
+    assert found is not None
+    assert (found.state, found.copy, found.bytes) == (cold.ColdState.STORED, copy, 3)
+    assert "host_secret" not in repr(found)

@@ -13,7 +13,7 @@ from aenv.cli.sessions import full_id, run, sandbox
 if TYPE_CHECKING:
     from aenv.sdk import SnapshotInfo
 
-snapshots = new_app(help="Sandboxes as they were: create, list, inspect, verify, delete.")
+snapshots = new_app(help="Sandboxes as they were: create, list, inspect, verify, evict, delete.")
 app.add_typer(snapshots, name="snapshot", rich_help_panel=SANDBOXES)
 
 Reference = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id or name.")]
@@ -47,7 +47,9 @@ def list_(
     name: Annotated[str | None, typer.Option("--name", help="Only of this name.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only ids.")] = False,
 ) -> None:
-    """List snapshots, newest first. OWN is what deleting one frees, SHARED what others need too."""
+    """List snapshots, newest first. OWN is what deleting one frees, SHARED what others need too;
+    WHERE is local, stored (in the blob store) or both.
+    """
 
     async def work() -> list[SnapshotInfo]:
         from aenv.sdk import AsyncSnapshot
@@ -63,7 +65,7 @@ def list_(
             emit(one.id)
     else:
         table(
-            ("id", "sandbox", "template", "memory", "own", "shared", "age"),
+            ("id", "sandbox", "template", "memory", "own", "shared", "where", "age"),
             [
                 (
                     one.id,
@@ -72,6 +74,7 @@ def list_(
                     "yes" if one.has_memory else "no",
                     size(one.own_bytes),
                     size(one.shared_bytes),
+                    one.place,
                     age(one.created_at),
                 )
                 for one in found
@@ -100,6 +103,7 @@ def inspect(reference: Reference) -> None:
         ("memory", "yes" if one.has_memory else "no"),
         ("own", size(one.own_bytes)),
         ("shared", size(one.shared_bytes)),
+        ("where", one.place),
         ("created", f"{one.created_at:%Y-%m-%d %H:%M:%S} ({age(one.created_at)} ago)"),
     ]
     table(("what", "value"), rows)
@@ -133,6 +137,31 @@ async def _damage(reference: str) -> str | None:
     except SnapshotDamagedError as error:
         return error.message
     return None
+
+
+@subcommand(snapshots, "evict")
+def evict(
+    references: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Snapshots or paused sandboxes.")
+    ],
+) -> None:
+    """Free what snapshots take on this host: they are put into the blob store, and fetched again by
+    what starts from them.
+    """
+
+    async def work() -> list[str]:
+        from aenv.sdk import AsyncSnapshot
+
+        for one in references:
+            await AsyncSnapshot.evict(one, **common.server)
+        return references
+
+    done = run(work())
+    if common.json:
+        emit_json({"evicted": done})
+    else:
+        for one in done:
+            emit(one)
 
 
 @subcommand(snapshots, "delete")

@@ -30,8 +30,8 @@ from aenv.models.errors import AenvError, Culprit, InfrastructureError
 from aenv.models.sandboxes import SandboxExit, SandboxState
 from aenv.models.snapshots import PauseMode, SnapshotImage, SnapshotKind
 from aenv.node.port import Adoption, AdoptRequest, Node, RunningSandbox
+from aenv.store import cold, snapshots
 from aenv.store import sandboxes as rows
-from aenv.store import snapshots
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord
 
@@ -64,6 +64,7 @@ async def adopt(
     async with deadline(START_TIMEOUT, "starting the node"):
         outcome = await node.start(wanted, snapshots=keep)
     whole = await _images(node, known.values())
+    stored = await catalog.read(cold.stored)
     for running in outcome.running:
         record = known.pop(running.sandbox_id)
         routes.publish(route(await _runs(catalog, record, running), running))
@@ -74,7 +75,7 @@ async def adopt(
         hot = record.id in outcome.paused
         if not (hot or await _stays_paused(catalog, record, whole)):
             await _finish(record, endings, exits.get(record.id), events)
-        elif not hot and record.snapshot_id not in whole:
+        elif not (hot or record.snapshot_id in whole or record.snapshot_id in stored):
             await events.note(record.id, UNREADABLE, level="error")
     log.info(
         "catalog and node agree",

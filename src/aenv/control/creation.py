@@ -118,7 +118,8 @@ class Creation:
             await self._s.node.unclaim(draft.id)
             return await self._join(made, request)
         try:
-            running = await self._boot(draft, start)
+            async with self._s.cold.here(start.snapshot):
+                running = await self._boot(draft, start)
             record = await self._record_running(draft, request, running)
         except BaseException as error:
             await self._s.endings.abandon(draft, error)

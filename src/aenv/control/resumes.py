@@ -144,7 +144,10 @@ class Resumes:
         started = time.monotonic()
         resuming = await self._s.catalog.write(lambda db: self._reserve(db, paused, call))
         try:
-            async with deadline(RESUME_TIMEOUT, "resuming the sandbox"):
+            async with (
+                self._s.cold.here(paused.snapshot_id),
+                deadline(RESUME_TIMEOUT, "resuming the sandbox"),
+            ):
                 running = await self._s.node.resume(
                     spec(resuming, snapshot=paused.snapshot_id, reboot=call.reboot)
                 )

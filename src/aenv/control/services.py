@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aenv.control.background import Background
 from aenv.control.boots import Boots
 from aenv.control.clocks import Clock
+from aenv.control.cold import Cold
 from aenv.control.doors import Doors
 from aenv.control.endings import Endings
 from aenv.control.events import Events
@@ -28,6 +29,7 @@ class Services:
     node: Node
     routes: RouteTable
     clock: Clock
+    cold: Cold
     boots: Boots
     turns: Turns
     doors: Doors

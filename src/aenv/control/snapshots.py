@@ -7,6 +7,7 @@ was named. The same name again is a new build of the same template; it takes the
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
@@ -25,7 +26,7 @@ from aenv.models.errors import (
 )
 from aenv.models.ids import TEMPLATE_NAME, new_object_id, new_snapshot_id
 from aenv.models.sandboxes import SandboxState
-from aenv.models.snapshots import SnapshotKind
+from aenv.models.snapshots import SnapshotKind, SnapshotPlace
 from aenv.store import builds
 from aenv.store import snapshots as rows
 from aenv.store.records import SandboxRecord
@@ -126,6 +127,30 @@ class Snapshots:
             except (AenvError, TimeoutError):
                 self._images.drop(snapshot_id)
         return True
+
+    async def places(self, found: Collection[SnapshotRecord]) -> dict[str, SnapshotPlace]:
+        """Where they are, by id."""
+        return await self._s.cold.places([one.id for one in found])
+
+    async def evict(self, team: str, reference: str) -> None:
+        """Have a snapshot, or the image of a paused sandbox, in the blob store alone.
+
+        NotFoundError, ConflictError while something starts from it, and what putting it there
+        fails with.
+        """
+        found = await self.find(team, reference)
+        snapshot_id = found.id if found else await self._paused_as(team, reference)
+        if not await self._s.cold.evict(snapshot_id):
+            raise ConflictError(f"{reference[:255]!r} is in use; try again")
+
+    async def _paused_as(self, team: str, reference: str) -> str:
+        try:
+            sandbox = await lookups.living(self._s.catalog, self._s.clock, team, reference)
+        except NotFoundError:
+            raise _not_found(reference) from None
+        if sandbox.state is not SandboxState.PAUSED or sandbox.snapshot_id is None:
+            raise ConflictError(f"sandbox {reference} is not paused, or in memory only")
+        return sandbox.snapshot_id
 
     async def verify(self, team: str, reference: str) -> None:
         """Read all of it and compare. NotFoundError, SnapshotDamagedError."""

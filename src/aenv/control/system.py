@@ -12,13 +12,14 @@ from typing import Any
 
 import structlog
 
-from aenv.control import adoption
+from aenv.control import adoption, cold
 from aenv.control.background import Background
 from aenv.control.belated import Belated
 from aenv.control.boots import Boots
 from aenv.control.builds.house import BuildHouse
 from aenv.control.builds.startups import Patience
 from aenv.control.clocks import Clock, SystemClock
+from aenv.control.cold import Cold
 from aenv.control.creation import Creation
 from aenv.control.doors import Doors
 from aenv.control.endings import Endings
@@ -57,6 +58,7 @@ CLOSE_GRACE = 10.0
 class Timing:
     """Seconds: how long a create waits for a template, the reaper's longest sleep, the first pause
     before a destroy is tried again, between attempts to keep what was paused on a full disk.
+    ``cold_*``: before a snapshot is put into the blob store, and between two looks at them.
     ``patience``: with the commands of a template that is built.
     """
 
@@ -64,6 +66,8 @@ class Timing:
     tick: float = 0.5
     retry_pause: float = 1.0
     keep_again: float = 30.0
+    cold_lull: float = cold.LULL
+    cold_every: float = cold.EVERY
     patience: Patience = field(default_factory=Patience)
 
 
@@ -91,6 +95,16 @@ class System:
         self._background = Background()
         self._boots = Boots()
         turns = Turns(catalog, self._background, retry_pause=timing.retry_pause)
+        self.cold = Cold(
+            settings,
+            catalog,
+            node,
+            clock,
+            self.storage,
+            turns,
+            lull=timing.cold_lull,
+            every=timing.cold_every,
+        )
         self._endings = Endings(
             catalog,
             node,
@@ -118,6 +132,7 @@ class System:
             node=node,
             routes=self.routes,
             clock=clock,
+            cold=self.cold,
             boots=self._boots,
             turns=turns,
             doors=self.doors,
@@ -185,6 +200,7 @@ class System:
             loop.cancel()
         if self._loops:
             await asyncio.wait(self._loops, timeout=5)
+        await self.cold.close()
         await self._call_off()
         await self._background.close(CLOSE_GRACE)
         try:
@@ -214,6 +230,7 @@ class System:
         self._run(self._reaper.run(), "reaper")
         self._run(self._exits.run(), "exits")
         self._run(self._belated.run(), "belated images")
+        self._run(self.cold.run(), "cold snapshots")
         if self.settings.idle_exit is not None:
             seconds = self.settings.idle_exit
             watch = IdleWatch(self.catalog, self.node, self.activity, seconds, self.stop.set)

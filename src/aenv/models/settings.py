@@ -60,6 +60,13 @@ class BlobSettings:
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    snapshots: bool | None = None
+    """Whether snapshots and paused sandboxes are put there too; None: if it is a bucket, or a
+    folder that was named.
+    """
+    local_mb: int | None = None
+    """What snapshots may take here before those that are in the store are dropped; None: no bound.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,21 @@ class Fingerprint:
     resources: Resources
 
 
+class SnapshotPlace(StrEnum):
+    """Where a snapshot is: on its node, in the blob store, in both. LOST: in neither."""
+
+    LOCAL = "local"
+    STORED = "stored"
+    BOTH = "both"
+    LOST = "lost"
+
+    @classmethod
+    def of(cls, *, here: bool, stored: bool) -> SnapshotPlace:
+        if here:
+            return cls.BOTH if stored else cls.LOCAL
+        return cls.STORED if stored else cls.LOST
+
+
 @dataclass(frozen=True, slots=True)
 class ColdCopy:
     """A snapshot in the blob store: all that a node needs to have it again.

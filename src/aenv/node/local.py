@@ -223,6 +223,7 @@ class LocalNode(Node):
         return await self._pauses.demote(sandbox_id)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
+        await self._cold.call_off(snapshot_id)
         await self._pools.drain(snapshot=snapshot_id)
         await self._stored.delete(snapshot_id)
         await self._sealed.sweep()
@@ -236,11 +237,11 @@ class LocalNode(Node):
     async def fetch_snapshot(self, copy: ColdCopy, blobs: BlobStore) -> None:
         await self._cold.fetch(copy, blobs)
 
-    async def evict_snapshot(self, snapshot_id: str) -> None:
-        for resident in list(self._residents):
-            if resident.hot is not None and resident.hot.snapshot_id == snapshot_id:
-                await self._pauses.demote(resident.sandbox_id)
+    async def evict_snapshot(self, snapshot_id: str, *, hot: bool = True) -> bool:
+        if not await self._pauses.demote_those_of(snapshot_id, only_look=not hot):
+            return False
         await self.delete_snapshot(snapshot_id)
+        return True
 
     async def snapshots(self) -> list[SnapshotImage]:
         return await self._stored.all()

@@ -136,6 +136,13 @@ class Pauses:
             await self._dismiss(resident)
             return True
 
+    async def demote_those_of(self, snapshot_id: str, *, only_look: bool = False) -> bool:
+        """Whether nobody is frozen in memory by that snapshot, now or any more."""
+        found = [one for one in self._residents if one.hot and one.hot.snapshot_id == snapshot_id]
+        if only_look:
+            return not found
+        return all([await self.demote(one.sandbox_id) for one in found])
+
     def forget_snapshot(self, snapshot_id: str) -> None:
         """It is being deleted: whoever is paused by it has nothing but memory left."""
         for resident in self._residents:

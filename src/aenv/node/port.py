@@ -211,9 +211,10 @@ class Node(ABC):
         """Have it here again; whole or absent. ConflictError when it is here, and as above."""
         raise _no_snapshots()
 
-    async def evict_snapshot(self, snapshot_id: str) -> None:
-        """Free what it takes here, also of a sandbox that is frozen in memory by it. Idempotent;
-        nothing may start from it meanwhile.
+    async def evict_snapshot(self, snapshot_id: str, *, hot: bool = True) -> bool:
+        """Free what it takes here; nothing may start from it meanwhile. Idempotent. ``hot``: also
+        if its sandbox is frozen in memory, whose memory is given back then; else False, and it
+        stays.
         """
         raise _no_snapshots()
 

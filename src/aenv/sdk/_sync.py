@@ -256,6 +256,20 @@ class Snapshot:
         run(AsyncSnapshot.verify(snapshot_id, url=url, api_key=api_key, profile=profile))
 
     @classmethod
+    def evict(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        """Have it in the blob store alone; what starts from it fetches it again. Also the id of a
+        paused sandbox. NotFoundError, ConflictError while something starts from it.
+        """
+        run(AsyncSnapshot.evict(snapshot_id, url=url, api_key=api_key, profile=profile))
+
+    @classmethod
     def delete(
         cls,
         snapshot_id: str,

@@ -22,6 +22,7 @@ class SnapshotInfo:
     ``shared_bytes`` what others need as well.
 
     ``sandbox`` is the id of its source; ``parent`` the ``image`` of the snapshot it came from.
+    ``place``: ``local``, ``stored`` (in the blob store), ``both``; ``lost`` when it is nowhere.
     """
 
     id: str
@@ -35,6 +36,7 @@ class SnapshotInfo:
     created_at: datetime
     image: str = ""
     parent: str | None = None
+    place: str = "local"
 
     @classmethod
     def from_wire(cls, body: dict[str, Any]) -> SnapshotInfo:
@@ -50,6 +52,7 @@ class SnapshotInfo:
             created_at=instant(body["createdAt"]),
             image=body.get("imageID", ""),
             parent=body.get("parentID"),
+            place=body.get("place", "local"),
         )
 
 
@@ -112,6 +115,25 @@ class AsyncSnapshot:
         client = await servers.connect(url, api_key, profile)
         try:
             path = f"/aenv/snapshots/{quote(snapshot_id, safe='')}/verify"
+            await client.call("POST", path, patience=VERIFY_TIMEOUT)
+        finally:
+            await client.aclose()
+
+    @classmethod
+    async def evict(
+        cls,
+        snapshot_id: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        """Have it in the blob store alone; what starts from it fetches it again. Also the id of a
+        paused sandbox. NotFoundError, ConflictError while something starts from it.
+        """
+        client = await servers.connect(url, api_key, profile)
+        try:
+            path = f"/aenv/snapshots/{quote(snapshot_id, safe='')}/evict"
             await client.call("POST", path, patience=VERIFY_TIMEOUT)
         finally:
             await client.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aenv.control.snapshots import SnapshotRecord
 from aenv.control.system import System
 from aenv.models.errors import AenvError
+from aenv.models.snapshots import SnapshotPlace
 from aenv.server import replies
 from aenv.server.errors import ErrorReply
 from aenv.server.wire import Reply, wire_time
@@ -13,7 +14,8 @@ from aenv.server.wire import Reply, wire_time
 class SnapshotInfo(Reply):
     """All but ``snapshotID`` and ``names`` is ours. ``imageID`` is what ``parentID`` of others and
     ``parentSnapshotID`` of sandboxes name. Bytes: ``ownBytes`` is what deleting it would
-    free, ``sharedBytes`` what others need as well.
+    free, ``sharedBytes`` what others need as well. ``place``: ``local`` (on this host), ``stored``
+    (in the blob store), ``both``, or ``lost``.
     """
 
     snapshot_id: str
@@ -26,11 +28,12 @@ class SnapshotInfo(Reply):
     has_memory: bool
     own_bytes: int
     shared_bytes: int
+    place: SnapshotPlace
     created_at: str
     updated_at: str
 
     @classmethod
-    def of(cls, record: SnapshotRecord) -> SnapshotInfo:
+    def of(cls, record: SnapshotRecord, place: SnapshotPlace) -> SnapshotInfo:
         whole = record.disk_bytes + record.memory_bytes
         return cls(
             snapshot_id=record.public_id,
@@ -43,6 +46,7 @@ class SnapshotInfo(Reply):
             has_memory=record.has_memory,
             own_bytes=record.own_bytes,
             shared_bytes=max(0, whole - record.own_bytes),
+            place=place,
             created_at=wire_time(record.created_at),
             updated_at=wire_time(record.updated_at),
         )
@@ -54,8 +58,8 @@ class SnapshotDetail(SnapshotInfo):
     disk_size_mb: int
 
     @classmethod
-    def of(cls, record: SnapshotRecord) -> SnapshotDetail:
-        info = SnapshotInfo.of(record)
+    def of(cls, record: SnapshotRecord, place: SnapshotPlace) -> SnapshotDetail:
+        info = SnapshotInfo.of(record, place)
         return cls(**info.model_dump(), **replies.sizes(record.resources))
 
 

@@ -109,6 +109,8 @@ def _store(store: BlobSettings) -> Iterator[str]:
             yield f"'store.{name}' is of use with 'store.bucket' only"
     if store.endpoint is not None and not store.endpoint.startswith(("http://", "https://")):
         yield f"'store.endpoint' must start with http:// or https://, not {store.endpoint!r}"
+    if store.local_mb is not None and store.local_mb < 0:
+        yield "'store.local_mb' must not be negative"
     if (store.access_key_id is None) != (store.secret_access_key is None):
         yield "'store.access_key_id' and 'store.secret_access_key' go together: give both"
 

@@ -24,11 +24,12 @@ from sqlalchemy import (
 from aenv.store import (  # noqa: F401 - they belong to the metadata
     blob_tables,
     build_tables,
+    cold_tables,
     volume_tables,
 )
 from aenv.store.metadata import metadata as metadata
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration. Alembic is imported only when a database is behind it."""
 
 sandboxes = Table(

@@ -18,6 +18,7 @@ from aenv.models.blobs import BlobRef, Uploaded
 from aenv.models.errors import (
     BlobDamagedError,
     BlobMissingError,
+    ConflictError,
     DiskFullError,
     NotFoundError,
     SnapshotDamagedError,
@@ -57,11 +58,32 @@ class ColdCopies:
         self._snapshots = snapshots
         self._sealed = sealed
         self._lowers = lowers
+        self._putting: dict[str, asyncio.Task[Kept]] = {}
 
     async def put(self, snapshot_id: str, blobs: BlobStore) -> Kept:
         """Idempotent, and goes on where an earlier attempt ended. Raises NotFoundError,
-        SnapshotDamagedError, DiskFullError, EngineError, and what the store fails with.
+        SnapshotDamagedError, DiskFullError, EngineError, what the store fails with, and
+        ConflictError when it was called off.
         """
+        task = asyncio.create_task(self._put(snapshot_id, blobs), name=f"put {snapshot_id}")
+        self._putting[snapshot_id] = task
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise ConflictError(f"snapshot {snapshot_id} is being deleted") from None
+        finally:
+            del self._putting[snapshot_id]
+
+    async def call_off(self, snapshot_id: str) -> None:
+        """Put it no further."""
+        if (task := self._putting.get(snapshot_id)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _put(self, snapshot_id: str, blobs: BlobStore) -> Kept:
         async with self._snapshots.using(snapshot_id) as stored:
             if stored.damage is not None:
                 raise SnapshotDamagedError(stored.damage)

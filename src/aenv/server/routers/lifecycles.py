@@ -76,7 +76,8 @@ async def create_snapshot(
     record = await system.snapshots.create(
         caller.team, sandbox_id, name=wish.name, memory=wish.memory is not False
     )
-    return snapshots.SnapshotInfo.of(record)
+    places = await system.snapshots.places([record])
+    return snapshots.SnapshotInfo.of(record, places[record.id])
 
 
 @router.post(

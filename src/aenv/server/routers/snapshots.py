@@ -30,12 +30,15 @@ async def list_snapshots(
     found, token = await system.snapshots.page(caller.team, request)
     if token:
         response.headers["x-next-token"] = token
-    return [replies.SnapshotInfo.of(record) for record in found]
+    places = await system.snapshots.places(found)
+    return [replies.SnapshotInfo.of(record, places[record.id]) for record in found]
 
 
 @router.get("/snapshots/{snapshot_id:path}", responses=fails(404))
 async def get_snapshot(snapshot_id: str, system: System, caller: Caller) -> replies.SnapshotDetail:
-    return replies.SnapshotDetail.of(await system.snapshots.get(caller.team, snapshot_id))
+    found = await system.snapshots.get(caller.team, snapshot_id)
+    places = await system.snapshots.places([found])
+    return replies.SnapshotDetail.of(found, places[found.id])
 
 
 @router.post("/aenv/snapshots/{snapshot_id:path}/verify", status_code=204, responses=fails(404))
@@ -44,3 +47,13 @@ async def verify_snapshot(snapshot_id: str, system: System, caller: Caller) -> N
     still be done.
     """
     await system.snapshots.verify(caller.team, snapshot_id)
+
+
+@router.post(
+    "/aenv/snapshots/{snapshot_id:path}/evict", status_code=204, responses=fails(404, 409, 503)
+)
+async def evict_snapshot(snapshot_id: str, system: System, caller: Caller) -> None:
+    """Have it in the blob store alone, put there first if need be; it is fetched by what starts
+    from it. Also the id of a paused sandbox.
+    """
+    await system.snapshots.evict(caller.team, snapshot_id)
