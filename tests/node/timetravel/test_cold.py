@@ -12,6 +12,7 @@ from tests.node.timetravel.travel import Guest, Host, new_snapshot_id
 from aenv.models.errors import (
     BlobStoreUnreachableError,
     DiskFullError,
+    EngineError,
     NotFoundError,
     SnapshotDamagedError,
 )
@@ -124,6 +125,22 @@ async def test_the_next_cold_pause_sends_only_what_changed(host: Host, blobs: Bl
     await host.node.fetch_snapshot(second.copy, blobs)
     again = await host.resume(guest, second.copy.snapshot_id)
     assert await again.sh("cat /root/small; stat -c %s /root/big") == "small\n8000000"
+
+
+async def test_a_disk_of_many_layers_stays_here(
+    host: Host, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than come back as what no mount can hold."""
+    guest = await host.create()
+    first = await cold(host, guest, blobs)
+    await host.node.fetch_snapshot(first.copy, blobs)
+    name = await paused(host, await host.resume(guest, first.copy.snapshot_id))
+    monkeypatch.setattr(copies, "MOST_LAYERS", 1)
+
+    with pytest.raises(EngineError, match="stays on this host"):
+        await host.node.store_snapshot(name, blobs)
+
+    assert (await host.resume(guest, name)).running.restored is RestoreMode.WARM
 
 
 async def test_another_node_resumes_it(

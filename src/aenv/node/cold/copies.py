@@ -20,6 +20,7 @@ from aenv.models.errors import (
     BlobMissingError,
     ConflictError,
     DiskFullError,
+    EngineError,
     NotFoundError,
     SnapshotDamagedError,
 )
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 SPARE = 256 << 20
 """Bytes of the host's disk that no copy takes: the catalog lives there, too."""
+MOST_LAYERS = 32
+"""Sealed ones of one disk: a mount's options name them all, beside the template's."""
 _SEALED = "sealed"
 """In a snapshot's folder while its layer is kept here: the layer's digest; it pins the layer."""
 
@@ -89,6 +92,11 @@ class ColdCopies:
                 raise SnapshotDamagedError(stored.damage)
             facts = stored.manifest
             keys = facts.layers
+            if len(keys) >= MOST_LAYERS:
+                raise EngineError(
+                    f"the disk of snapshot {snapshot_id} has {len(keys)} sealed layers below it "
+                    "already, and one more could not be mounted everywhere: it stays on this host"
+                )
             if facts.own_disk:
                 keys = (await self._sealed_disk(stored), *keys)
             await faults.reach("store.sealed")
