@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from aenv.models.errors import BlobStoreUnreachableError, ConflictError, NotFoun
 from aenv.models.sandboxes import SandboxState
 from aenv.models.settings import BlobSettings, Settings
 from aenv.models.snapshots import RestoreMode, SnapshotPlace
+from aenv.node import faults
 from aenv.node.agents import AgentClient
 from aenv.node.engine import Address
 from aenv.store import cold
@@ -187,6 +189,68 @@ async def test_named_snapshots_start_sandboxes_from_the_store(server: Server) ->
     assert await server.sh(first.id, "cat /root/kept") == "kept"
     await server.now.snapshots.delete(server.caller.team, "kept")
     await until_equal(server.held, set(), timeout=30)
+
+
+async def test_many_who_start_from_it_share_one_fetch(server: Server) -> None:
+    """And nobody drops it under them."""
+    source = await server.create()
+    await server.sh(source.id, "echo kept > /root/kept")
+    await server.now.snapshots.create(server.caller.team, source.id, name="kept")
+    await server.evict("kept")
+    fetches = []
+
+    async def fetched(point: str) -> None:
+        fetches.append(point)
+        with pytest.raises(TimeoutError):  # it waits for the fetch, and finds it in use
+            async with asyncio.timeout(0.2):
+                await server.evict("kept")
+
+    with faults.armed("fetch.published", fetched):
+        found = await asyncio.gather(server.create("kept"), server.create("kept"))
+
+    assert fetches == ["fetch.published"]
+    for sandbox in found:
+        assert await server.sh(sandbox.id, "cat /root/kept") == "kept"
+
+
+async def test_a_kill_calls_a_fetch_off(server: Server) -> None:
+    sandbox = await server.create()
+    image = await server.pause(sandbox.id)
+    await server.evict(sandbox.id)
+    reached = asyncio.Event()
+
+    async def stall(_: str) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    with faults.armed("fetch.memory", stall):
+        resuming = asyncio.create_task(server.connect(sandbox.id))
+        await reached.wait()
+        await server.now.sandboxes.kill(server.caller, sandbox.id)
+        with pytest.raises(NotFoundError):
+            await resuming
+
+    assert await server.place(image) is SnapshotPlace.LOST
+    assert not list((server.settings.folders.data / "snapshots").iterdir())
+    await until_equal(server.held, set(), timeout=30)
+
+
+async def test_a_resume_calls_an_upload_off(server: Server) -> None:
+    sandbox = await server.counting()
+    reached = asyncio.Event()
+
+    async def stall(_: str) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    with faults.armed("store.layers", stall):
+        image = await server.pause(sandbox.id)
+        await reached.wait()
+        assert (await server.connect(sandbox.id)).restored is RestoreMode.HOT
+        await until_equal(lambda: server.place(image), SnapshotPlace.LOST, timeout=30)
+    await until_equal(server.held, set(), timeout=30)
+    again = await server.pause(sandbox.id)
+    await server.becomes(again, SnapshotPlace.BOTH)
 
 
 async def test_without_the_store_it_stays_paused_and_can_be_resumed_later(server: Server) -> None:
