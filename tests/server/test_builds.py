@@ -83,6 +83,11 @@ async def test_a_build_from_its_request_to_a_sandbox(api: Api) -> None:
     sandbox = await api.client.post("/v2/sandboxes", json={"templateID": "app:stable"})
     assert sandbox.status_code == 201
     assert sandbox.json()["templateID"] == asked["templateID"]
+    assert sandbox.json()["alias"] == "app"
+    other = await api.new()
+    for reference in ("app", asked["templateID"]):
+        assert await api.ids(template=reference) == [sandbox.json()["sandboxID"]]
+    assert other in await api.ids(template="base")
     missing = await api.client.post("/v2/sandboxes", json={"templateID": "app"})
     assert error_of(missing) == (404, "not_found")
 

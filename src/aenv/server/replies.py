@@ -35,7 +35,7 @@ class Sandbox(Reply):
             sandbox_id=record.id,
             client_id=system.settings.folders.instance,
             envd_version=ENVD_VERSION,
-            alias=record.template,
+            alias=system.building.library.names.get(record.template_id, record.template),
             envd_access_token=record.access_token,
             traffic_access_token=record.traffic_token,
             domain=system.domain,
@@ -198,7 +198,7 @@ def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
     paused = record.state in (SandboxState.PAUSED, SandboxState.RESUMING)
     return {
         "template_id": record.template_id,
-        "alias": record.template,
+        "alias": system.building.library.names.get(record.template_id, record.template),
         "sandbox_id": record.id,
         "client_id": system.settings.folders.instance,
         "started_at": wire_time(record.started_at),

@@ -89,6 +89,11 @@ def all_templates(db: Connection, team: str) -> list[TemplateRecord]:
     return [TemplateRecord(**row._mapping) for row in db.execute(found)]
 
 
+def names(db: Connection) -> dict[str, str]:
+    """Of all teams' templates, by id."""
+    return {row.id: row.name for row in db.execute(select(templates.c.id, templates.c.name))}
+
+
 def set_public(db: Connection, template_id: str, public: bool, now: int) -> None:
     db.execute(
         update(templates).where(templates.c.id == template_id).values(public=public, updated_at=now)

@@ -73,5 +73,6 @@ class BuildHouse:
 
     async def open(self) -> None:
         """Before the node starts: settle what a stopped server left."""
+        await self.library.open()
         await self.archives.open()
         await self.builds.open()

@@ -145,7 +145,9 @@ class Builds:
             rows.add(db, build)
             return found, build
 
-        return await self._catalog.write(write)
+        found, build = await self._catalog.write(write)
+        self._library.names[found.id] = found.name
+        return found, build
 
     async def start(self, team: str, template_id: str, build_id: str, plan: Plan) -> None:
         """Tell a build its steps. ConflictError when it was told before."""
