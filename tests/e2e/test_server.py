@@ -14,7 +14,6 @@ MakeServer = Callable[..., LiveServer]
 UNBUILT = [
     ("POST", "/sandboxes-cold", {"image": "debian:12"}),
     ("POST", "/v3/templates", {"name": "mine"}),
-    ("GET", "/volumes", None),
     ("GET", "/secrets", None),
     ("GET", "/teams", None),
 ]

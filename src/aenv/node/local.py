@@ -25,6 +25,7 @@ from aenv.models.sandboxes import (
 from aenv.models.settings import Settings
 from aenv.models.snapshots import SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.models.volumes import VolumeUse
 from aenv.node import leftovers, space
 from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
@@ -49,6 +50,8 @@ from aenv.node.snapshots.store import SnapshotStore
 from aenv.node.stored import StoredSnapshots
 from aenv.node.surroundings import of_this_host
 from aenv.node.usage import MemoryUse
+from aenv.node.volumes.content import VolumeContent
+from aenv.node.volumes.shelf import Volumes
 from aenv.node.workbench import Surroundings, Workbench
 
 logger = logging.getLogger(__name__)
@@ -87,6 +90,7 @@ class LocalNode(Node):
         self._memory.give_back("pooled", self._makers.pools.relieve, self._makers.pools.share)
         self._memory.give_back("hot", self._pauses.relieve)
         self._pools = self._makers.pools
+        self._volumes = Volumes(parts.engines)
         self._stored = StoredSnapshots(parts.engines, self._snapshots, self._pauses)
 
     async def start(
@@ -164,6 +168,7 @@ class LocalNode(Node):
         await self._pools.abandon(sandbox_id)
         if resident := self._residents.get(sandbox_id):
             await self._residents.leave(resident)
+        await self._volumes.drop_of(sandbox_id)
 
     async def settle(self, sandbox_id: str) -> None:
         await self._resident(sandbox_id).machine.sync()
@@ -183,7 +188,7 @@ class LocalNode(Node):
         parent: str | None = None,
         thawed: Callable[[], Awaitable[None]] | None = None,
     ) -> SnapshotImage:
-        order = Order("snapshot", snapshot_id, memory, parent, thawed)
+        order = Order("snapshot", snapshot_id, memory, parent, thawed, volumes=True)
         return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
 
     async def pause(
@@ -280,6 +285,21 @@ class LocalNode(Node):
     async def exits(self) -> AsyncIterator[SandboxExit]:
         async for end in self._residents.exits():
             yield end
+
+    async def make_volume(self, volume_id: str, size_mb: int) -> None:
+        await self._volumes.make(volume_id, size_mb)
+
+    async def drop_volume(self, volume_id: str) -> None:
+        await self._volumes.drop(volume_id)
+
+    async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        return await self._volumes.reap(keep)
+
+    async def volume_use(self, volume_id: str) -> VolumeUse:
+        return await self._volumes.use(volume_id)
+
+    async def volume_content(self, volume_id: str) -> VolumeContent:
+        return await self._volumes.content(volume_id)
 
     async def templates(self) -> list[TemplateInfo]:
         return await self._images.list()

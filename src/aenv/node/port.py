@@ -21,7 +21,9 @@ from aenv.models.sandboxes import (
 )
 from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
+from aenv.models.volumes import VolumeMount, VolumeUse
 from aenv.node.engine import Address, Capabilities, Finding
+from aenv.node.volumes.content import VolumeContent
 from aenv.node.workbench import Surroundings, Workbench
 
 
@@ -45,6 +47,7 @@ class SandboxSpec:
     """Boot from the snapshot's disk although it has memory, and although the machine is hot."""
     facts: GuestFacts | None = None
     """In place of what the template or the snapshot says of its guest."""
+    volumes: tuple[VolumeMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,25 @@ class Node(ABC):
         """How this host reaches its package registries."""
         return Surroundings()
 
+    async def make_volume(self, volume_id: str, size_mb: int) -> None:
+        """A new empty one. CapabilityError where no engine mounts volumes, DiskFullError."""
+        raise no_volumes()
+
+    async def drop_volume(self, volume_id: str) -> None:
+        """Delete it and all in it. Idempotent; no sandbox may have it."""
+        raise no_volumes()
+
+    async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        """Delete all volumes that are not in ``keep``, nor copies of sandboxes in it."""
+        return []
+
+    async def volume_use(self, volume_id: str) -> VolumeUse:
+        raise no_volumes()
+
+    async def volume_content(self, volume_id: str) -> VolumeContent:
+        """To work on its files. EngineError when it is gone."""
+        raise no_volumes()
+
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...
 
@@ -308,6 +330,10 @@ class Node(ABC):
     @abstractmethod
     async def delete_template(self, name: str) -> None:
         """Free a template's files. NotFoundError; ConflictError while sandboxes use it."""
+
+
+def no_volumes() -> CapabilityError:
+    return CapabilityError("volumes need the engine gvisor on this host; see aenv doctor")
 
 
 def _no_snapshots() -> CapabilityError:
