@@ -20,6 +20,7 @@ from aenv.models.errors import (
 )
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -111,6 +112,7 @@ class FakeNode(Node):
         self.closed = False
         self.script = Script()
         self.around = Surroundings()
+        self.logins: list[RegistryLogin | None] = []
         self.opened: list[tuple[str, ...]] = []
         self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
 
@@ -405,9 +407,15 @@ class FakeNode(Node):
         raise NotFoundError(f"there is no template {name!r}")
 
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         self._called("ensure_template", name)
+        self.logins.append(login)
         return await self.template_progress(name)
 
     async def delete_template(self, name: str) -> None:

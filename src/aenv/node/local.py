@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from aenv.models.blobs import SpaceUse
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.memory import MemoryReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -308,9 +309,14 @@ class LocalNode(Node):
         return await self._images.progress(name)
 
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
-        return await self._images.ensure(name, wait=wait, anew=anew)
+        return await self._images.ensure(name, wait=wait, anew=anew, login=login)
 
     async def delete_template(self, name: str) -> None:
         used = [resident.template.name for resident in self._residents]

@@ -12,6 +12,7 @@ from aenv.models.blobs import SpaceUse
 from aenv.models.errors import CapabilityError
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -320,7 +321,12 @@ class Node(ABC):
 
     @abstractmethod
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         """Start or join the build of a built-in template, or the pull of an image, and wait up to
         ``wait`` seconds. ``anew``: also if the image is there, as its name may have moved.

@@ -21,6 +21,7 @@ from aenv.models.errors import (
 )
 from aenv.models.folders import Folders
 from aenv.models.references import is_explicit
+from aenv.models.registries import RegistryLogin
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Bind, Rootfs
@@ -97,16 +98,23 @@ class ImageStore:
         return await self._builds.progress(self._recipe(name))
 
     async def ensure(
-        self, name: str, wait: float = 0, *, anew: bool = False, source: str | None = None
+        self,
+        name: str,
+        wait: float = 0,
+        *,
+        anew: bool = False,
+        source: str | None = None,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         """Start or join the build and wait up to ``wait`` seconds; it may have ended with ERROR.
         ``anew``: ask what the name of an image means now. ``source``: take it from this host's
-        files, see ``builtin.recipe``.
+        files, see ``builtin.recipe``. ``login``: to its registry, instead of our user's.
 
         Raises NotFoundError.
         """
         recipe = builtin.recipe(name, self._folders, source) if source else self._recipe(name)
-        return await self._builds.ensure(recipe, wait, anew=anew and recipe.moves)
+        anew = anew and recipe.moves
+        return await self._builds.ensure(recipe, wait, anew=anew, login=login)
 
     async def follow(self, name: str, wait: float) -> TemplateProgress:
         """As :meth:`progress`, after up to ``wait`` seconds or the end of a build of ours."""
