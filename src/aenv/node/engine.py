@@ -270,7 +270,7 @@ class Engine(ABC):
     @abstractmethod
     async def boot(self, spec: MachineSpec) -> Machine:
         """Boot and return once the machine runs (the agent may still be starting). Leaves nothing
-        behind on failure.
+        behind on failure. Raises SnapshotDamagedError when the disk to start from is gone.
         """
 
     @abstractmethod
