@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import REPOSITORY, LiveServer
 from tests.e2e.wire import Wire
+from tests.fakes import layers
+from tests.fakes.registry import Registry, serve
 
 MakeServer = Callable[..., LiveServer]
 SIZE = ("--cpu", "1", "--memory", "512")
@@ -184,3 +186,43 @@ def test_a_template_whose_memory_is_damaged_boots_and_starts_again(
     )
     assert found.stdout.split() == ["runs", "user", "/srv", "red"]
     assert json.loads(server.aenv("ls", "--json"))
+
+
+def test_a_private_image_without_a_shell_is_built_on(server: LiveServer, tmp_path: Path):
+    """The agent's own binary is all there is in it: no shell, no accounts, no tar."""
+    program = (REPOSITORY / "src" / "aenv" / "_bin" / "agent").read_bytes()
+    config = {"Env": ["COLOUR=red"], "WorkingDir": "/work"}
+    image = layers.image(layers.archive(layers.entry("tool", program, mode=0o755)), config=config)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a\n")
+    with serve(Registry(login=("me", "word"), basic=True)) as registry:
+        name = registry.push(f"team/bare-{server.port}:1", image)
+        script = (
+            "import sys\nfrom e2b import Template\n"
+            f"t = Template(file_context_path={str(tmp_path)!r})"
+            ".from_image(sys.argv[1], username='me', password=sys.argv[2])"
+            ".copy('data', '/srv/data')\n"
+            "Template.build(t, 'bare', cpu_count=1, memory_mb=256)\n"
+        )
+
+        def build(password: str) -> subprocess.CompletedProcess[str]:
+            python = str(REPOSITORY / ".venvs" / "e2b-2.63.0" / "bin" / "python")
+            words = [python, "-c", script, name, password]
+            return subprocess.run(
+                words, env=server.client_env, capture_output=True, text=True, timeout=300
+            )
+
+        refused = build("wrong")
+        assert refused.returncode == 1
+        assert "BuildException" in refused.stderr
+        built = build("word")
+        assert built.returncode == 0, built.stderr
+    wire = Wire(server)
+    box = wire.create(templateID="bare")
+    listed = wire.rpc(box, "/filesystem.Filesystem/ListDir", b'{"path": "/srv/data"}').json()
+    assert [(e["name"], e["owner"]) for e in listed["entries"]] == [("a.txt", "user")]
+    home = wire.rpc(box, "/filesystem.Filesystem/Stat", b'{"path": "/home/user"}').json()["entry"]
+    assert home["owner"] == "user"
+    wire.delete(box)
+    assert b"word" not in Path(server.log).read_bytes()
+    server.aenv("template", "delete", "bare", "-y")
