@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
@@ -11,6 +11,7 @@ from typing import IO, Literal
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk._loops import iterate, run, threaded
 from aenv.sdk.archives import Progress
+from aenv.sdk.building import BuiltTemplate
 from aenv.sdk.events import OutputCallback, ProcessEvent
 from aenv.sdk.files import AsyncFiles
 from aenv.sdk.launches import LOGIN_SHELL, Command, SignalName
@@ -25,6 +26,7 @@ from aenv.sdk.results import (
 )
 from aenv.sdk.sandboxes import AsyncSandbox
 from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
+from aenv.sdk.templates import AsyncTemplate
 from aenv.sdk.watches import AsyncWatch
 
 
@@ -266,6 +268,119 @@ class Snapshot:
     ) -> bool:
         """Free it; sandboxes that were started from it run on. False when there is none."""
         return run(AsyncSnapshot.delete(snapshot_id, url=url, api_key=api_key, profile=profile))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Template:
+    """What sandboxes are to start from: an image or a Dockerfile, and steps after it.
+
+    Each method gives a template with one step more, so that several can go on from one. Steps run
+    as the image's user, else as root, and nothing in them is replaced on the way.
+    """
+
+    _core: AsyncTemplate
+
+    @classmethod
+    def _of(cls, core: AsyncTemplate) -> Template:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @classmethod
+    def from_image(cls, image: str, *, context: str | Path = ".") -> Template:
+        """``image``: of a registry, or a template's name. ``context``: where files are copied
+        from.
+        """
+        return cls._of(AsyncTemplate.from_image(image, context=context))
+
+    @classmethod
+    def from_dockerfile(
+        cls,
+        context: str | Path = ".",
+        *,
+        dockerfile: str | Path | None = None,
+        build_args: Mapping[str, str] | None = None,
+        target: str | None = None,
+    ) -> Template:
+        """InvalidRequestError names the file and line of a mistake."""
+        return cls._of(
+            AsyncTemplate.from_dockerfile(
+                context, dockerfile=dockerfile, build_args=build_args, target=target
+            )
+        )
+
+    def run(self, command: Command, *, user: str | None = None) -> Template:
+        """``command``: a line for ``/bin/sh``, or a program with its arguments."""
+        return Template._of(self._core.run(command, user=user))
+
+    def copy(
+        self, source: str, target: str, *, owner: str | None = None, mode: int | None = None
+    ) -> Template:
+        """Files of the context, as a Dockerfile's COPY takes them; root's unless ``owner`` says."""
+        return Template._of(self._core.copy(source, target, owner=owner, mode=mode))
+
+    def env(self, variables: Mapping[str, str]) -> Template:
+        return Template._of(self._core.env(variables))
+
+    def workdir(self, path: str) -> Template:
+        return Template._of(self._core.workdir(path))
+
+    def user(self, name: str) -> Template:
+        return Template._of(self._core.user(name))
+
+    def build(
+        self,
+        name: str,
+        *,
+        tags: Sequence[str] = (),
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        start_cmd: str | None = None,
+        ready_cmd: str | None = None,
+        no_cache: bool = False,
+        host_registries: bool = True,
+        on_log: OutputCallback | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> BuiltTemplate:
+        """Build it under ``name`` or ``name:tag``; ``Sandbox(name)`` starts from it afterwards.
+
+        ``start_cmd`` runs in it, "image": what the image's ENTRYPOINT and CMD say; it is ready when
+        ``ready_cmd`` succeeds. ``host_registries``: steps reach package registries as the server's
+        host does. ``on_log`` is given each line. Raises TemplateBuildError; cancelled, it ends the
+        build on the server.
+        """
+        return run(
+            self._core.build(
+                name,
+                tags=tags,
+                cpu=cpu,
+                memory_mb=memory_mb,
+                start_cmd=start_cmd,
+                ready_cmd=ready_cmd,
+                no_cache=no_cache,
+                host_registries=host_registries,
+                on_log=threaded(on_log),
+                url=url,
+                api_key=api_key,
+                profile=profile,
+            )
+        )
+
+    @classmethod
+    def delete(
+        cls,
+        name: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> bool:
+        """Free a template; False if there is none of that name."""
+        return run(AsyncTemplate.delete(name, url=url, api_key=api_key, profile=profile))
 
     def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")
