@@ -145,3 +145,18 @@ async def test_what_cannot_be_is_told(
     async with bearer(api, await make(api)) as client:
         await client.post("dir", params={"path": "/folder"})
         assert (await client.request(method, kind, params=query)).status_code == status
+
+
+async def test_an_upload_that_is_under_way_when_its_volume_is_sealed_is_refused(api: Api) -> None:
+    volume = await make(api)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"1"
+        sealed = await api.client.post(f"/aenv/volumes/{volume['volumeID']}/seal")
+        assert (sealed.status_code, sealed.json()["mode"]) == (200, "read-only")
+        yield b"2"
+
+    async with bearer(api, volume) as client:
+        late = await client.put("file", params={"path": "/f"}, content=slow())
+        assert error_of(late) == (409, "conflict")
+        assert (await client.get("dir", params={"path": "/"})).json() == []

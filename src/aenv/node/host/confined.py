@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 _SYS_OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _IN_ROOT = 0x01, 0x02, 0x10
@@ -60,6 +61,26 @@ def place_by_names(root: int, path: bytes) -> int:
         os.close(found)
         raise
     return found
+
+
+def make_folders(root: int, path: bytes, made: Callable[[int, bytes], None] | None = None) -> None:
+    """Those of ``path`` that are missing, for all to enter; ``made`` is told of each: the folder it
+    is in, and its name. OSError.
+    """
+    folders = [part for part in path.split(b"/") if part]
+    for index, name in enumerate(folders):
+        try:
+            os.close(place(root, b"/".join(folders[: index + 1])))
+        except FileNotFoundError:
+            parent = place(root, b"/".join(folders[:index]) or b".")
+            try:
+                os.mkdir(name, 0o755, dir_fd=parent)
+                if made is not None:
+                    made(parent, name)
+            except FileExistsError:  # another was quicker, or a link leads nowhere: seen next
+                continue
+            finally:
+                os.close(parent)
 
 
 def reopened(found: int, flags: int) -> int:

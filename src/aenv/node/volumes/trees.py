@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from aenv.models.volumes import EntryType, Ownership, VolumeEntry
 from aenv.node.disks.removals import remove_tree
-from aenv.node.host.confined import place, reopened
+from aenv.node.host.confined import make_folders, place, reopened
 
 MOST_ENTRIES = 50_000
 """A list holds no more; EFBIG."""
@@ -83,14 +84,31 @@ def change(content: Path, path: bytes, owner: Ownership) -> VolumeEntry:
 
 
 def remove(content: Path, staging: Path, path: bytes) -> None:
-    """A folder goes as a whole: nobody sees half of it."""
+    """A folder goes as a whole: nobody sees half of it, but where the volume is full."""
     doomed = staging / f"doomed-{secrets.token_hex(8)}"
     with _parent(content, path) as (parent, name), _opened(staging) as aside:
-        os.rename(name, doomed.name, src_dir_fd=parent, dst_dir_fd=aside)
+        try:
+            os.rename(name, doomed.name, src_dir_fd=parent, dst_dir_fd=aside)
+        except OSError as error:
+            if error.errno not in (errno.EDQUOT, errno.ENOSPC):
+                raise
+            _remove_in_place(parent, name)
+            return
     if doomed.is_dir() and not doomed.is_symlink():
         remove_tree(doomed)
     else:
         doomed.unlink()
+
+
+def _remove_in_place(parent: int, name: bytes) -> None:
+    """Without a new entry anywhere, for which there is no room."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=parent)
+        return
+    try:
+        shutil.rmtree(os.fsdecode(name), dir_fd=parent)
+    except RecursionError:
+        raise OSError(errno.ENOSPC, "it is too deep to be removed without room") from None
 
 
 def open_to_read(content: Path, path: bytes) -> int:
@@ -254,7 +272,7 @@ def _parent(content: Path, path: bytes, *, make: bool = False) -> Iterator[tuple
         raise OSError(errno.EINVAL, "it does not end in a name")
     with _opened(content) as root:
         if make:
-            _make_folders(root, folders)
+            make_folders(root, b"/".join(folders), _belongs)
         parent = place(root, b"/".join(folders) or b".")
     try:
         if not stat.S_ISDIR(os.fstat(parent).st_mode):
@@ -264,17 +282,7 @@ def _parent(content: Path, path: bytes, *, make: bool = False) -> Iterator[tuple
         os.close(parent)
 
 
-def _make_folders(root: int, folders: list[bytes]) -> None:
-    for index, name in enumerate(folders):
-        try:
-            os.close(place(root, b"/".join(folders[: index + 1])))
-        except FileNotFoundError:
-            parent = place(root, b"/".join(folders[:index]) or b".")
-            try:
-                os.mkdir(name, 0o755, dir_fd=parent)
-                with _place_in(parent, name) as made:
-                    _give(made, _inherited(parent, Ownership(), 0o755))
-            except FileExistsError:
-                continue
-            finally:
-                os.close(parent)
+def _belongs(parent: int, name: bytes) -> None:
+    """A new folder to whom the one around it does."""
+    with _place_in(parent, name) as made:
+        _give(made, _inherited(parent, Ownership(), 0o755))

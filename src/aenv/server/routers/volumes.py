@@ -64,6 +64,15 @@ async def delete_volume(volume_id: str, system: System, caller: Caller) -> None:
     await system.volumes.delete(caller.team, volume_id)
 
 
+@router.post(
+    "/aenv/volumes/{volume_id}/seal", responses=fails(404, 409), response_model_exclude_none=True
+)
+async def seal_volume(volume_id: str, system: System, caller: Caller) -> Volume:
+    """Read-only for good, with the digest of its tree; 409 while a sandbox may write to it."""
+    (state,) = await system.volumes.states([await system.volumes.seal(caller.team, volume_id)])
+    return Volume.of(state)
+
+
 async def _content(volume_id: str, system: System, request: Request) -> VolumeContent:
     """The files of the volume that the bearer's token opens."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -158,12 +167,24 @@ async def read(
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
 )
 async def write(
-    request: Request, content: Content, path: Path, owner: New, force: bool = False
+    volume_id: str,
+    system: System,
+    request: Request,
+    content: Content,
+    path: Path,
+    owner: New,
+    force: bool = False,
 ) -> Entry:
     """The body is the file; it is there as a whole or, when the upload breaks off, as before.
     ``force`` changes nothing: a file that is there is always replaced.
     """
-    return Entry.of(await content.write(path, _body(request), owner))
+
+    async def body() -> AsyncIterator[bytes]:
+        async for chunk in _body(request):
+            yield chunk
+        await _content(volume_id, system, request)  # it may have been sealed meanwhile
+
+    return Entry.of(await content.write(path, body(), owner))
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

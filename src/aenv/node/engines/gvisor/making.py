@@ -12,7 +12,11 @@ from aenv.node.engines.gvisor import images
 from aenv.node.engines.gvisor.bundle import Facts
 from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.engines.gvisor.config import oci_config
-from aenv.node.engines.gvisor.guestfolder import guest_folder, keep_tmp_on_disk
+from aenv.node.engines.gvisor.guestfolder import (
+    guest_folder,
+    keep_tmp_on_disk,
+    make_mount_points,
+)
 from aenv.node.engines.gvisor.images import ImageFacts
 from aenv.node.engines.gvisor.parts import Parts
 from aenv.node.engines.tasks import finish, first_failure
@@ -93,6 +97,9 @@ class Making:
                 source=spec.disk.name if spec.disk else None,
             )
             await asyncio.to_thread(keep_tmp_on_disk, self.disk.merged)
+            if spec.volumes:
+                paths = [one.path for one in spec.volumes]
+                await asyncio.to_thread(make_mount_points, self.disk.merged, paths)
 
         async def attach_volumes() -> None:
             source = spec.disk.name if spec.disk else None
@@ -157,4 +164,5 @@ class Making:
         if self._image is None:
             await self.runsc.run(self.bundle)
         else:
-            await self.runsc.restore(self.bundle, self._image.path)
+            more = bool(self._volumes)
+            await self.runsc.restore(self.bundle, self._image.path, more_mounts=more)
