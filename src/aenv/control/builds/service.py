@@ -227,10 +227,12 @@ class Builds:
             log.exception("a build failed unexpectedly", build_id=build.id)
             await self._failed(build, progress, task.journal, f"the server failed: {error!r}")
         finally:
-            if not self._closed:
-                await self._runs.tidy()
             self._calls_off.pop(build.id, None)
-            self._activity.finish()
+            try:
+                if not self._closed:
+                    await self._runs.tidy()
+            finally:
+                self._activity.finish()
 
     async def _finish(self, build: BuildRecord, made: Made, journal: Journal) -> None:
         now = self._clock.wall()
