@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         AsyncSandbox,
         AsyncSnapshot,
         AsyncTemplate,
+        AsyncVolume,
         CommandResult,
         Sandbox,
         Snapshot,
         Template,
+        Volume,
     )
 
 _EXPORTS = {
@@ -29,11 +31,13 @@ _EXPORTS = {
     "AsyncSandbox": "aenv.sdk",
     "AsyncSnapshot": "aenv.sdk",
     "AsyncTemplate": "aenv.sdk",
+    "AsyncVolume": "aenv.sdk",
     "CommandResult": "aenv.sdk",
     "Restore": "aenv.guest",
     "Sandbox": "aenv.sdk",
     "Snapshot": "aenv.sdk",
     "Template": "aenv.sdk",
+    "Volume": "aenv.sdk",
     "on_restore": "aenv.guest",
 }
 
@@ -42,11 +46,13 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSnapshot",
     "AsyncTemplate",
+    "AsyncVolume",
     "CommandResult",
     "Restore",
     "Sandbox",
     "Snapshot",
     "Template",
+    "Volume",
     "__version__",
     "on_restore",
 ]

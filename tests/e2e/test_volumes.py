@@ -13,6 +13,9 @@ from tests.e2e.servers import LiveServer
 from tests.e2e.test_crashes import until
 from tests.e2e.wire import Box, Wire
 
+import aenv
+from aenv.models.errors import ConflictError
+
 MakeServer = Callable[..., LiveServer]
 LOOP = (
     "exec 5>>/data/log 6>/data/gone; rm /data/gone; "
@@ -67,6 +70,13 @@ def stored(server: LiveServer) -> list[str]:
     pool = server.folder / "data" / "pool"
     kept = [*(pool / ".volumes").glob("*"), *(pool / ".images").glob("*+*")]
     return sorted(one.name for one in kept)
+
+
+def refusal(server: LiveServer, *words: str) -> str:
+    """What a command says that fails."""
+    done = server._run(*words, timeout=60, check=False)
+    assert done.returncode == 1
+    return done.stderr
 
 
 def lines(wire: Wire, box: Box, path: str = "/data/log") -> int:
@@ -218,6 +228,37 @@ def test_what_a_guest_leaves_leads_nowhere(cold: LiveServer):
     assert not Path("/etc/new").exists()
     assert not Path("/tmp/new").exists()
     wire.delete(box)
+
+
+def test_the_command_and_the_sdk_do_the_same(cold: LiveServer, tmp_path: Path):
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.write_text("content")
+    cold.aenv("volume", "create", "mine", "--size", "100")
+    assert "already" in refusal(cold, "volume", "create", "mine")
+    cold.aenv("volume", "cp", str(source), "mine:/in/")
+    cold.aenv("volume", "cp", "mine:/in/source", str(copy))
+    assert copy.read_text() == "content"
+    box = cold.aenv("start", "-d", "-v", "mine:/data").strip()
+    assert cold.aenv("exec", "-n", box, "cat", "/data/in/source") == "content"
+    assert box in cold.aenv("volume", "ls")
+    assert box in refusal(cold, "volume", "rm", "mine")
+    assert box in refusal(cold, "volume", "seal", "mine")
+    cold.aenv("rm", "-y", box)
+
+    volume = aenv.Volume.open("mine", url=cold.url, api_key=cold.api_key)
+    assert volume.read("/in/source") == b"content"
+    volume.write("/more", b"1")
+    assert [one.path for one in volume.files(depth=2)] == ["/in", "/more", "/in/source"]
+    named = cold.aenv("volume", "seal", "mine").strip()
+    assert named == f"mine@{volume.info().digest}"
+    mounts = {"/data": named}
+    with aenv.Sandbox(volumes=mounts, url=cold.url, api_key=cold.api_key) as sandbox:
+        assert sandbox.exec("cat /data/more").stdout == "1"
+        with pytest.raises(ConflictError):
+            volume.write("/more", b"2")
+    volume.delete()
+    volume.close()
+    assert "mine" not in cold.aenv("volume", "ls", "-q")
 
 
 def test_a_server_killed_at_any_moment_leaves_the_volume_usable(make_server: MakeServer):

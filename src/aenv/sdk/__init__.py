@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aenv.sdk._sync import Files, Process, Sandbox, Snapshot, Template, Watch
+    from aenv.sdk._sync import Files, Process, Sandbox, Snapshot, Template, Volume, Watch
     from aenv.sdk.archives import Progress
     from aenv.sdk.building import BuiltTemplate
     from aenv.sdk.events import Exited, Output, OutputCallback, ProcessEvent, Started
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from aenv.sdk.sandboxes import AsyncSandbox
     from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
     from aenv.sdk.templates import AsyncTemplate
+    from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
     from aenv.sdk.watches import AsyncWatch
 
 _HOMES = {
-    "_sync": ("Files", "Process", "Sandbox", "Snapshot", "Template", "Watch"),
+    "_sync": ("Files", "Process", "Sandbox", "Snapshot", "Template", "Volume", "Watch"),
     "archives": ("Progress",),
     "building": ("BuiltTemplate",),
     "events": ("Exited", "Output", "OutputCallback", "ProcessEvent", "Started"),
@@ -48,6 +49,7 @@ _HOMES = {
     "sandboxes": ("AsyncSandbox",),
     "snapshots": ("AsyncSnapshot", "SnapshotInfo"),
     "templates": ("AsyncTemplate",),
+    "volumes": ("AsyncVolume", "VolumeFile", "VolumeInfo"),
     "watches": ("AsyncWatch",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -58,6 +60,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSnapshot",
     "AsyncTemplate",
+    "AsyncVolume",
     "AsyncWatch",
     "BuiltTemplate",
     "CommandResult",
@@ -79,6 +82,9 @@ __all__ = [
     "Started",
     "Template",
     "TemplateSummary",
+    "Volume",
+    "VolumeFile",
+    "VolumeInfo",
     "Watch",
 ]
 

@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 TARGET = HERE / "_sync.py"
 PARTS = ("running.py", "lifecycles.py")
 SOURCES = (
-    *("watches.py", "processes.py", "files.py", "snapshots.py", "templates.py", "sandboxes.py"),
+    *("watches.py", "processes.py", "files.py", "snapshots.py", "templates.py"),
+    *("volumes.py", "sandboxes.py"),
 )
 HEAD = '''"""The sync face, derived from the async one: ``python -m aenv.sdk._derive`` writes it."""
 
@@ -47,6 +48,7 @@ from aenv.sdk.results import (
 from aenv.sdk.sandboxes import AsyncSandbox
 from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
 from aenv.sdk.templates import AsyncTemplate
+from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
 from aenv.sdk.watches import AsyncWatch
 '''
 _DUNDERS = {"__aiter__": "__iter__", "__aenter__": "__enter__", "__aexit__": "__exit__"}

@@ -27,6 +27,7 @@ from aenv.sdk.results import (
 from aenv.sdk.sandboxes import AsyncSandbox
 from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
 from aenv.sdk.templates import AsyncTemplate
+from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
 from aenv.sdk.watches import AsyncWatch
 
 
@@ -386,6 +387,108 @@ class Template:
         return repr(self._core).removeprefix("Async")
 
 
+class Volume:
+    """A volume and its files; paths are those within it. ``url``, ``api_key`` and ``profile`` name
+    the server as for sandboxes.
+    """
+
+    _core: AsyncVolume
+
+    @classmethod
+    def _of(cls, core: AsyncVolume) -> Volume:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @property
+    def id(self) -> str:
+        return self._core.id
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        create: bool = True,
+        size_mb: int | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> Volume:
+        """The volume of that name, or id, made if there is none. NotFoundError without ``create``.
+        ``size_mb``: of one that is made.
+        """
+        return cls._of(
+            run(
+                AsyncVolume.open(
+                    name, create=create, size_mb=size_mb, url=url, api_key=api_key, profile=profile
+                )
+            )
+        )
+
+    @classmethod
+    def list(
+        cls, *, url: str | None = None, api_key: str | None = None, profile: str | None = None
+    ) -> builtins.list[VolumeInfo]:
+        """By name."""
+        return run(AsyncVolume.list(url=url, api_key=api_key, profile=profile))
+
+    def close(self) -> None:
+        """Close the connections; the volume stays."""
+        run(self._core.close())
+
+    def info(self) -> VolumeInfo:
+        """As it is now."""
+        return run(self._core.info())
+
+    def seal(self) -> VolumeInfo:
+        """Make it read-only for good; ``digest`` is then that of its tree. ConflictError while a
+        sandbox may write to it.
+        """
+        return run(self._core.seal())
+
+    def delete(self) -> None:
+        """ConflictError names the sandboxes that have it, running or paused."""
+        run(self._core.delete())
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+        return run(self._core.read(path))
+
+    def stream(self, path: str) -> Generator[bytes, None, None]:
+        """A file, as it comes."""
+        return iterate(self._core.stream(path))
+
+    def download(self, path: str, target: str | Path) -> Path:
+        """A file, to one of this machine, which is there as a whole or as before."""
+        return run(self._core.download(path, target))
+
+    def write(self, path: str, data: str | bytes | Path) -> VolumeFile:
+        """A file, whole or as before; ``data``: its content, or a file of this machine. Folders
+        above it are made.
+        """
+        return run(self._core.write(path, data))
+
+    def files(self, path: str = "/", *, depth: int = 1) -> builtins.list[VolumeFile]:
+        """What is below a folder, ``depth`` (1 to 64) levels deep."""
+        return run(self._core.files(path, depth=depth))
+
+    def make_dir(self, path: str) -> VolumeFile:
+        """With the folders above it; one that is there stays as it is."""
+        return run(self._core.make_dir(path))
+
+    def remove(self, path: str) -> None:
+        """A folder with all in it. NotFoundError."""
+        run(self._core.remove(path))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
 class Sandbox:
     """An isolated machine. Made by :meth:`create`, found again by :meth:`attach` or
     :meth:`connect`.
@@ -408,6 +511,7 @@ class Sandbox:
         auto_pause: bool = False,
         auto_pause_memory: bool = True,
         auto_resume: bool = False,
+        volumes: Mapping[str, str] | None = None,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -427,7 +531,7 @@ class Sandbox:
 
         ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
         ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
-        any traffic to it then resumes it.
+        any traffic to it then resumes it. ``volumes``: path in the sandbox → name of a volume.
         """
         self._core = run(
             AsyncSandbox.create(
@@ -439,6 +543,7 @@ class Sandbox:
                 auto_pause=auto_pause,
                 auto_pause_memory=auto_pause_memory,
                 auto_resume=auto_resume,
+                volumes=volumes,
                 cpu=cpu,
                 memory_mb=memory_mb,
                 disk_mb=disk_mb,
@@ -469,6 +574,7 @@ class Sandbox:
         auto_pause: bool = False,
         auto_pause_memory: bool = True,
         auto_resume: bool = False,
+        volumes: Mapping[str, str] | None = None,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -488,7 +594,7 @@ class Sandbox:
 
         ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
         ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
-        any traffic to it then resumes it.
+        any traffic to it then resumes it. ``volumes``: path in the sandbox → name of a volume.
         """
         return cls._of(
             run(
@@ -501,6 +607,7 @@ class Sandbox:
                     auto_pause=auto_pause,
                     auto_pause_memory=auto_pause_memory,
                     auto_resume=auto_resume,
+                    volumes=volumes,
                     cpu=cpu,
                     memory_mb=memory_mb,
                     disk_mb=disk_mb,

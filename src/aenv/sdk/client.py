@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from json import loads
 from typing import Any
@@ -59,6 +59,7 @@ class Client:
         path: str,
         *,
         json: Any = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
         params: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float = CONTROL_PATIENCE,
@@ -71,6 +72,7 @@ class Client:
                 method,
                 path,
                 json=json,
+                content=content,
                 params=params,
                 headers={**self._credentials(), **(headers or {})},
                 timeout=httpx.Timeout(30, connect=5, read=patience),
@@ -83,6 +85,20 @@ class Client:
                 what=f"{method} {path}",
             )
         return answer
+
+    async def pieces(
+        self, path: str, *, params: Mapping[str, str | int], headers: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """What a GET answers, as it comes. Closing it hangs up."""
+        with _transport_errors(self.endpoint.url):
+            async with self.http.stream(
+                "GET", path, params=params, headers=headers, timeout=STREAM_TIMEOUT
+            ) as answer:
+                if answer.is_error:
+                    what = f"GET {path}"
+                    raise faults.from_response(answer.status_code, await answer.aread(), what=what)
+                async for piece in answer.aiter_bytes():
+                    yield piece
 
     async def lines(self, method: str, path: str) -> AsyncGenerator[dict[str, Any], None]:
         """A control-plane call that answers lines of JSON, as they come. Closing it hangs up."""

@@ -40,6 +40,7 @@ class Create:
     auto_pause: bool = False
     auto_pause_memory: bool = True
     auto_resume: bool = False
+    volumes: Mapping[str, str] = field(default_factory=dict)
 
     async def send(self, client: Client, *, wait: float) -> dict[str, Any]:
         """Ask until it is there. A template that is being built is waited for, up to ``wait``
@@ -80,6 +81,9 @@ class Create:
             "diskSizeMB": self.disk_mb,
             "engine": self.engine,
         }
+        if self.volumes:
+            mounts = [{"name": name, "path": path} for path, name in self.volumes.items()]
+            body["volumeMounts"] = mounts
         if self.secrets:
             body["secretEnvVars"] = list(self.secrets)
         if self.auto_pause:
