@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,7 +17,7 @@ from aenv.control.builds.plans import (
     Step,
     StepType,
 )
-from aenv.control.builds.service import NewBuild, sized
+from aenv.control.builds.service import NewBuild
 from aenv.models.errors import InvalidRequestError
 from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import Resources
@@ -40,7 +41,11 @@ class NewTemplate(Body):
         name = self.name or self.alias
         if not name:
             raise InvalidRequestError("name: a template needs one")
-        resources = sized(defaults, self.cpu_count, self.memory_mb)
+        resources = replace(
+            defaults,
+            cpu=self.cpu_count if self.cpu_count is not None else defaults.cpu,
+            memory_mb=self.memory_mb if self.memory_mb is not None else defaults.memory_mb,
+        )
         return NewBuild(name, resources, tuple(self.tags or ()))
 
 
