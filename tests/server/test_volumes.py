@@ -160,3 +160,68 @@ async def test_an_upload_that_is_under_way_when_its_volume_is_sealed_is_refused(
         late = await client.put("file", params={"path": "/f"}, content=slow())
         assert error_of(late) == (409, "conflict")
         assert (await client.get("dir", params={"path": "/"})).json() == []
+
+
+async def cold(api: Api, *drives: dict[str, Any], **body: Any) -> httpx.Response:
+    wanted = {"image": "base", "attachedDrives": list(drives), **body}
+    return await api.client.post("/sandboxes-cold", json=wanted)
+
+
+async def test_drives_are_volumes_that_many_read_or_one_writes(api: Api) -> None:
+    volume = await make(api)
+    readers = [await cold(api, {"driveID": "data"}, memoryMB=128) for _ in range(2)]
+    ids = [one.json()["sandboxID"] for one in readers]
+    (mount,) = api.node.running[ids[0]].volumes
+    assert (mount.path, mount.read_only) == ("/mnt/data", True)
+    writer = {"driveID": "data", "readOnly": False, "mountPath": "/rw"}
+    refused = await cold(api, writer)
+    assert error_of(refused) == (409, "conflict")
+    for one in ids:
+        await api.client.delete(f"/sandboxes/{one}")
+    made = await cold(api, writer)
+    assert made.status_code == 201
+    assert made.headers["x-agentenv-sandbox-id"] == made.json()["sandboxID"]
+    assert error_of(await cold(api, {"driveID": "data"})) == (409, "conflict")
+    shown = (await api.client.get(f"/volumes/{volume['volumeID']}")).json()
+    assert shown["sandboxIDs"] == [made.json()["sandboxID"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"attachedDrives": [{"driveID": "d", "source": {"image": "x:1"}}]}, 501, "source"),
+        ({"attachedDrives": [{"driveID": "d", "subPath": "x"}]}, 501, "subPath"),
+        ({"attachedDrives": [{"driveID": "none"}]}, 404, "none"),
+        ({"attachedDrives": [{"mountPath": "/x"}]}, 400, "driveID"),
+        ({"memoryMB": 127}, 400, "memoryMB"),
+        ({"diskSizeMB": 1500}, 400, "diskSizeMB"),
+        ({"image": ""}, 400, "image"),
+        ({"image": "no-such-thing"}, 404, "no-such-thing"),
+    ],
+)
+async def test_what_a_cold_start_refuses(
+    api: Api, body: dict[str, Any], status: int, said: str
+) -> None:
+    reply = await api.client.post("/sandboxes-cold", json={"image": "base", **body})
+    assert reply.status_code == status
+    assert said in reply.json()["message"]
+
+
+async def test_a_cold_start_is_a_create_under_other_names(api: Api) -> None:
+    reply = await cold(
+        api,
+        autoPause=True,
+        autoResume=True,
+        allowInternetAccess=False,
+        metadata={"a": "b"},
+        envVars={"A": "b"},
+        cpuCount=1,
+        memoryMB=256,
+        diskSizeMB=2048,
+    )
+    assert reply.status_code == 201, reply.text
+    record = await api.row(reply.json()["sandboxID"])
+    assert (record.auto_pause, record.auto_resume, record.labels) == (True, True, {"a": "b"})
+    assert (record.timeout, record.env_vars) == (15, {"A": "b"})
+    assert (record.resources.cpu, record.resources.memory_mb) == (1, 256)
+    assert api.node.running[record.id].network.allow_internet is False

@@ -52,10 +52,13 @@ LIVING = tuple(state for state in SandboxState if state not in sandboxes.ENDED)
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """``name``: of a volume, or ``name@sha256:…`` for a sealed one of that content."""
+    """``name``: of a volume, or ``name@sha256:…`` for a sealed one of that content. ``read_only``:
+    also where the volume's mode would let it write.
+    """
 
     name: str
     path: str
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,8 @@ def claim(db: Connection, sandbox: SandboxRecord) -> None:
             if record.mode is VolumeMode.READ_ONLY:
                 raise ConflictError(f"the volume {record.name!r} has just become read-only")
             _require_unheld(db, record, "be written to by another")
+        elif any(not one.read_only for one in rows.holders(db, [record.id])):
+            _require_unheld(db, record, "be read by another")
         rows.claim(db, Claim(mount.volume_id, sandbox.id, mount.read_only))
 
 
@@ -237,7 +242,7 @@ def _mount(db: Connection, team: str, asked: MountRequest) -> VolumeMount:
         raise ConflictError(
             f"the volume {name!r} is not {digest[:80]!r}: it is {record.digest or 'not sealed'}"
         )
-    read_only = record.mode is VolumeMode.READ_ONLY
+    read_only = asked.read_only or record.mode is VolumeMode.READ_ONLY
     return VolumeMount(record.id, record.name, check_mount_path(asked.path), read_only)
 
 

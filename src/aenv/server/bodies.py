@@ -98,7 +98,7 @@ class NewSandbox(Body):
         return CreateRequest(
             template=self.template_id,
             timeout=default_timeout if self.timeout is None else self.timeout,
-            fingerprint=self._fingerprint(default_timeout),
+            fingerprint=fingerprint(self, default_timeout),
             idempotency_key=idempotency_key,
             metadata=self.metadata or {},
             env_vars=self.env_vars or {},
@@ -129,9 +129,11 @@ class NewSandbox(Body):
             https_ports=network.https_ports or (),
         )
 
-    def _fingerprint(self, default_timeout: int) -> str:
-        content = [default_timeout, self.model_dump(mode="json", exclude_unset=True)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+def fingerprint(body: Body, default_timeout: int) -> str:
+    """What tells one body from another under the same idempotency key."""
+    content = [default_timeout, body.model_dump(mode="json", exclude_unset=True)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Connect(Body):

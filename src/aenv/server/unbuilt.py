@@ -12,11 +12,9 @@ BUILDS = "builds from an image that the client pushes are not served; use POST /
 SECRETS = "secrets are not built yet"
 TEAMS = "teams are not built yet"
 KEYS = "managing API keys over the API is not built yet"
-COLD = "starting from an image is not built yet; start from a template"
 ADMIN = "this admin route is not built yet"
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("POST", "/sandboxes-cold", COLD),
     ("POST", "/templates", BUILDS),
     ("POST", "/templates/{templateID}", BUILDS),
     ("POST", "/templates/{templateID}/builds/{buildID}", BUILDS),
