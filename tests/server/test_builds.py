@@ -220,6 +220,14 @@ async def test_a_template_is_listed_shared_and_deleted(api: Api) -> None:
     assert error_of(await api.client.get("/templates/aliases/app")) == (404, "not_found")
 
 
+async def test_cached_steps_do_not_keep_a_template_from_being_deleted(api: Api) -> None:
+    await build(api, steps=[{"type": "RUN", "args": ["make"]}])
+    assert (await api.client.delete("/templates/app")).status_code == 204
+    assert (await api.client.delete("/templates/base")).status_code == 204
+    await api.system._background.close(5)
+    assert api.node.images == {}
+
+
 async def test_the_list_is_paged(api: Api) -> None:
     for name in ("b1", "b2", "b3"):
         await build(api, name)

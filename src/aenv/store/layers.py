@@ -79,5 +79,13 @@ def oldest(db: Connection) -> list[LayerSize]:
     ]
 
 
+def above(db: Connection, base: str) -> list[LayerRecord]:
+    """Those of disks on top of a node's template."""
+    found = select(layers).join(snapshots, snapshots.c.id == layers.c.snapshot_id)
+    return [
+        LayerRecord(**row._mapping) for row in db.execute(found.where(snapshots.c.base == base))
+    ]
+
+
 def remove(db: Connection, keys: Sequence[str]) -> None:
     db.execute(delete(layers).where(layers.c.key.in_(keys)))

@@ -100,6 +100,13 @@ class Layers:
                 found.remove(one)
                 await self._drop(one.layer)
 
+    async def forget(self, base: str) -> None:
+        """Free those that keep the image of a node's template, which is about to go."""
+        for layer in await self._catalog.read(lambda db: rows.above(db, base)):
+            if not self._held[layer.snapshot_id]:
+                await self._drop(layer)
+                await self._images.delete(layer.snapshot_id)
+
     async def _look_at_sizes(self) -> None:
         """What a disk holds is known only some time after it was kept."""
         images = await self._node.snapshots()
