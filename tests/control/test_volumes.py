@@ -161,6 +161,23 @@ async def test_folders_of_no_row_go_at_the_start(house: House) -> None:
     assert list(house.node.host.volumes) == [volume.id]
 
 
+async def test_a_server_starts_although_they_cannot_be_deleted(house: House) -> None:
+    await make(house)
+    await house.abandon()
+    house.node.knobs.volume_errors.append(CapacityError("not now"))
+    await house.restart()
+    await mounted(house)
+
+
+async def test_sealing_anew_leaves_it_mountable_meanwhile(house: House) -> None:
+    volume = await make(house)
+    team = house.caller.team
+    sealed = await house.system.volumes.seal(team, volume.id)
+    record = await mounted(house, f"data@{sealed.digest}")
+    assert await house.system.volumes.seal(team, volume.id) == sealed
+    assert await holders(house, volume) == [record.id]
+
+
 async def test_the_content_is_for_who_has_the_token(house: House) -> None:
     volume = await make(house)
     for name, token in ((volume.id, "wrong"), ("vnone", volume.token), (volume.id, "é")):

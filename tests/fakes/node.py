@@ -172,6 +172,8 @@ class FakeNode(Node):
             gone.cleanup()
 
     async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        if self.knobs.volume_errors:
+            raise self.knobs.volume_errors.pop(0)
         doomed = [name for name in self.host.volumes if name not in keep]
         for name in doomed:
             await self.drop_volume(name)

@@ -140,11 +140,11 @@ class Volumes:
         record = await self.get(team, volume_id)
 
         def close(db: Connection) -> None:
-            if record.mode is VolumeMode.EXCLUSIVE:
-                _require_unheld(db, record, "be sealed")
+            _require_unheld(db, record, "be sealed")
             rows.seal(db, record.id, None)
 
-        await self._catalog.write(close)
+        if record.mode is VolumeMode.EXCLUSIVE:
+            await self._catalog.write(close)
         async with deadline(DIGEST_TIMEOUT, "reading the volume"):
             digest = await (await self._node.volume_content(volume_id)).digest()
         await self._catalog.write(lambda db: rows.seal(db, record.id, digest))
@@ -192,7 +192,11 @@ class Volumes:
         keep = await self._catalog.read(rows.ids)
         living = await self._catalog.read(lambda db: sandboxes.in_states(db, LIVING))
         keep |= {record.id for record in living}
-        reaped = await self._node.reap_volumes(keep)
+        try:
+            reaped = await self._node.reap_volumes(keep)
+        except (AenvError, OSError) as error:
+            log.warning("volumes of nobody not deleted", error=str(error))
+            return
         if reaped:
             log.info("volumes of nobody deleted", count=len(reaped))
 

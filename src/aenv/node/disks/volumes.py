@@ -39,10 +39,12 @@ class PoolVolumes(VolumeStore):
         await asyncio.to_thread(self._make, volume_id, size_mb)
 
     async def drop(self, volume_id: str) -> None:
-        await asyncio.to_thread(self._store.remove, f"{VOLUMES}/{volume_id}")
+        with _told(f"The volume {volume_id} cannot be deleted"):
+            await asyncio.to_thread(self._store.remove, f"{VOLUMES}/{volume_id}")
 
     async def drop_of(self, sandbox_id: str) -> None:
-        await asyncio.to_thread(self._drop_of, sandbox_id)
+        with _told(f"The volumes of sandbox {sandbox_id} cannot be deleted"):
+            await asyncio.to_thread(self._drop_of, sandbox_id)
 
     async def reap(self, keep: Collection[str]) -> list[str]:
         return await asyncio.to_thread(self._reap, frozenset(keep))
