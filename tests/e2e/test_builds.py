@@ -226,3 +226,4 @@ def test_a_private_image_without_a_shell_is_built_on(server: LiveServer, tmp_pat
     wire.delete(box)
     assert b"word" not in Path(server.log).read_bytes()
     server.aenv("template", "delete", "bare", "-y")
+    server.aenv("template", "delete", name, "-y")

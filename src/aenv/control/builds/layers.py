@@ -103,9 +103,13 @@ class Layers:
     async def forget(self, base: str) -> None:
         """Free those that keep the image of a node's template, which is about to go."""
         for layer in await self._catalog.read(lambda db: rows.above(db, base)):
-            if not self._held[layer.snapshot_id]:
-                await self._drop(layer)
+            if self._held[layer.snapshot_id]:
+                continue
+            await self._forget(layer)
+            try:
                 await self._images.delete(layer.snapshot_id)
+            except (AenvError, TimeoutError):
+                self._images.drop(layer.snapshot_id)
 
     async def _look_at_sizes(self) -> None:
         """What a disk holds is known only some time after it was kept."""
@@ -144,12 +148,15 @@ class Layers:
         else:
             self._images.drop(snapshot_id)
 
-    async def _drop(self, layer: LayerRecord) -> None:
+    async def _forget(self, layer: LayerRecord) -> None:
         def forget(db: Connection) -> None:
             rows.remove(db, [layer.key])
             snapshots.remove(db, [layer.snapshot_id])
 
         await self._catalog.write(forget)
+
+    async def _drop(self, layer: LayerRecord) -> None:
+        await self._forget(layer)
         self._free(layer.snapshot_id)
         log.info("cached step dropped", snapshot_id=layer.snapshot_id, bytes=layer.bytes)
 
