@@ -12,7 +12,6 @@ from tests.e2e.wire import Box, Wire
 
 MakeServer = Callable[..., LiveServer]
 UNBUILT = [
-    ("POST", "/v3/templates", {"name": "mine"}),
     ("GET", "/secrets", None),
     ("GET", "/teams", None),
 ]

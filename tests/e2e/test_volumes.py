@@ -175,6 +175,21 @@ def test_a_snapshot_starts_with_its_volume_after_everything_else_is_gone(cold: L
     until(lambda: not [one for one in stored(cold) if volume.id in one])
 
 
+def test_a_rollback_takes_the_contents_back_and_leaves_the_named_volume(cold: LiveServer):
+    volume = Volume(cold, "rolled")
+    named = {"url": cold.url, "api_key": cold.api_key}
+    with aenv.Sandbox(volumes={"/data": "rolled"}, **named) as sandbox:
+        sandbox.exec("echo then > /data/f")
+        kept = sandbox.snapshot()
+        sandbox.exec("echo now > /data/f")
+        sandbox.rollback(kept)
+        assert sandbox.exec("cat /data/f").stdout == "then\n"
+        assert volume.get("/f") == "now\n"
+        until(lambda: volume.holders() == [])
+    aenv.Snapshot.delete(kept.id, **named)
+    until(lambda: [one for one in stored(cold) if volume.id in one] == [volume.id])
+
+
 def test_a_full_volume_is_told_inside_and_outside(cold: LiveServer):
     wire, volume = Wire(cold), Volume(cold, "small", sizeMB=24)
     box = wire.create(volumeMounts=volume.mount())
