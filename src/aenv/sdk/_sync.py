@@ -263,12 +263,19 @@ class Snapshot:
         cls,
         snapshot_id: str,
         *,
+        all_tags: bool = False,
         url: str | None = None,
         api_key: str | None = None,
         profile: str | None = None,
     ) -> bool:
-        """Free it; sandboxes that were started from it run on. False when there is none."""
-        return run(AsyncSnapshot.delete(snapshot_id, url=url, api_key=api_key, profile=profile))
+        """Free it; sandboxes that were started from it run on. False when there is none. A name
+        means its default tag; ``all_tags``: every tag of that name.
+        """
+        return run(
+            AsyncSnapshot.delete(
+                snapshot_id, all_tags=all_tags, url=url, api_key=api_key, profile=profile
+            )
+        )
 
     def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from aenv.models.errors import (
     CapacityError,
@@ -115,3 +116,9 @@ async def default_template(client: Client) -> str:
 async def templates(client: Client) -> list[TemplateSummary]:
     answer = await client.call("GET", "/templates")
     return [TemplateSummary.from_wire(entry) for entry in answer.json()]
+
+
+async def delete_template(client: Client, name: str) -> None:
+    """Free a template, and never a snapshot of that name. NotFoundError."""
+    found = (await client.call("GET", f"/templates/{quote(name, safe='/:')}")).json()
+    await client.call("DELETE", f"/templates/{found['templateID']}")

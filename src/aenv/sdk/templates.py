@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from aenv.models.errors import NotFoundError
-from aenv.sdk import servers
+from aenv.sdk import creates, servers
 from aenv.sdk.building import BuildLog, BuildOptions, BuiltTemplate, build_dockerfile
 from aenv.sdk.events import OutputCallback
 from aenv.sdk.launches import Command
@@ -139,7 +138,7 @@ class AsyncTemplate:
         """Free a template; False if there is none of that name."""
         client = await servers.connect(url, api_key, profile)
         try:
-            await client.call("DELETE", f"/templates/{quote(name, safe='/:')}")
+            await creates.delete_template(client, name)
         except NotFoundError:
             return False
         finally:
