@@ -45,6 +45,10 @@ class FakeImages:
     async def pin(self, name: str, digest: str, holder: Path) -> None:
         self.pins.setdefault(digest, []).append(holder)
 
+    def unpin(self, holder: Path) -> None:
+        for holders in self.pins.values():
+            holders[:] = [one for one in holders if one != holder]
+
     async def ensure(
         self,
         name: str,

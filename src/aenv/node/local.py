@@ -70,9 +70,9 @@ class LocalNode(Node):
         folders = settings.folders
         self._logs = LogKeeper(folders.data / "logs")
         self._sampler = MetricsSampler(self._on_hang)
-        self._memos = Memos(folders.instance_run / "residents")
+        self._memos = Memos(folders.instance_run / "residents", parts.images.unpin)
         self._residents = Residents(self._logs, self._sampler, self._memos)
-        self._snapshots = SnapshotStore(folders.data / "snapshots")
+        self._snapshots = SnapshotStore(folders.data / "snapshots", gone=parts.images.unpin)
         capturer = Capturer(self._snapshots, self._logs, parts.images)
         self._pauses = Pauses(self._residents, capturer, self._memos, hot_budget(settings))
         self._arrivals = Arrivals(self._residents, self._pauses, self._logs, self.destroy)

@@ -146,7 +146,8 @@ class Shelf:
         return [record for record in found if record]
 
     def sweep(self) -> None:
-        """Free the layers that belong to no image any more."""
+        """Free the layers that belong to no image any more, and forget who needed one once."""
+        pins.sweep(self.root)
         self.layers.sweep(lambda: {key for record in self.records() for key in record.layers})
 
     def drop_damaged(self, record: Record) -> None:

@@ -26,7 +26,7 @@ from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Bind, Rootfs
 from aenv.node.host import Host
-from aenv.node.images import builtin, pins
+from aenv.node.images import builtin, pins, progress
 from aenv.node.images.builds import Builds
 from aenv.node.images.oci.names import Names
 from aenv.node.images.progress import BuildState
@@ -150,6 +150,11 @@ class ImageStore:
         shelf = self._shelf_of(self._recipe(name))
         await asyncio.to_thread(pins.pin, shelf.root, digest, holder)
 
+    def unpin(self, holder: Path) -> None:
+        """It is gone. Blocking, for microseconds."""
+        for shelf in (self._shared, self._own):
+            pins.release(shelf.root, holder)
+
     async def _mounted(self, shelf: Shelf, record: Record) -> Image:
         async with self._opening:
             lowers = await asyncio.to_thread(self._lowers, shelf, record)
@@ -243,6 +248,7 @@ class ImageStore:
     def _discard(self, recipe: Recipe, record: Record, *, damaged: bool = False) -> None:
         shelf = self._shelf_of(recipe)
         shelf.remove(record)
+        BuildState(shelf.root, recipe.name, recipe.key).clear()
         if recipe.moves:
             recipe.forget()
             shelf.prune(recipe.name, keep=0)
@@ -260,6 +266,7 @@ class ImageStore:
         for name in (*self._names, *self._images.all()):
             self._clear_workspaces(self._recipe(name))
         self._shared.sweep()
+        progress.tidy(self._shared.root)
         names = (*self._names, *self._images.all())
         recipes = [self._recipe(name) for name in names]
         records = [self._shelf_of(recipe).find(recipe) for recipe in recipes]
