@@ -204,7 +204,9 @@ class Sandboxes:
             await self._s.turns.idle(sandbox_id)
             record = await self.get(caller, sandbox_id)
         if record.state is not SandboxState.RUNNING:
-            raise SandboxNotFoundError(f"sandbox {sandbox_id} is paused; connect to it first")
+            raise SandboxNotFoundError(
+                f"sandbox {sandbox_id} is paused; resume it with: aenv resume {sandbox_id}"
+            )
         return record
 
     async def _amend(self, record: SandboxRecord, changes: dict[str, Any]) -> SandboxRecord:
