@@ -180,7 +180,8 @@ class ImageStore:
             )
         record = await self._existing(recipe)
         shelf = self._shelf_of(recipe)
-        if holders := await asyncio.to_thread(pins.needed_by, shelf.root, record.digest):
+        holders = await asyncio.to_thread(pins.needed_by, shelf.root, record.digest)
+        if holders and not await asyncio.to_thread(shelf.has_twin, record):
             raise ConflictError(
                 f"template {name} is needed by {len(holders)} sandboxes or snapshots on this host; "
                 "delete them first"
