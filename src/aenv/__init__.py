@@ -14,16 +14,30 @@ from aenv._version import __version__
 if TYPE_CHECKING:
     from aenv.guest import Restore, on_restore
     from aenv.models.errors import AenvError
-    from aenv.sdk import AsyncSandbox, AsyncSnapshot, CommandResult, Sandbox, Snapshot
+    from aenv.sdk import (
+        AsyncSandbox,
+        AsyncSnapshot,
+        AsyncTemplate,
+        AsyncVolume,
+        CommandResult,
+        Sandbox,
+        Snapshot,
+        Template,
+        Volume,
+    )
 
 _EXPORTS = {
     "AenvError": "aenv.models.errors",
     "AsyncSandbox": "aenv.sdk",
     "AsyncSnapshot": "aenv.sdk",
+    "AsyncTemplate": "aenv.sdk",
+    "AsyncVolume": "aenv.sdk",
     "CommandResult": "aenv.sdk",
     "Restore": "aenv.guest",
     "Sandbox": "aenv.sdk",
     "Snapshot": "aenv.sdk",
+    "Template": "aenv.sdk",
+    "Volume": "aenv.sdk",
     "on_restore": "aenv.guest",
 }
 
@@ -31,10 +45,14 @@ __all__ = [
     "AenvError",
     "AsyncSandbox",
     "AsyncSnapshot",
+    "AsyncTemplate",
+    "AsyncVolume",
     "CommandResult",
     "Restore",
     "Sandbox",
     "Snapshot",
+    "Template",
+    "Volume",
     "__version__",
     "on_restore",
 ]

@@ -52,6 +52,14 @@ def test_without_memory_it_boots_again(cli: Cli, sandbox: str) -> None:
     assert cli.json("inspect", sandbox)["sandbox"]["restored"] == "disk"
 
 
+def test_a_paused_sandbox_says_so(cli: Cli, sandbox: str) -> None:
+    cli.run("pause", sandbox)
+    remedy = f"is paused; resume it with: aenv resume {sandbox}"
+    assert remedy in cli.fail("exec", sandbox, "true")
+    assert remedy in cli.fail("cp", f"{sandbox}:/etc/hostname", "here")
+    assert remedy in cli.fail("timeout", sandbox, "60")
+
+
 def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
     cli.run("pause", sandbox)
     assert cli.text("rm", sandbox).strip() == sandbox
@@ -87,6 +95,31 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
     assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]
     assert "there is no snapshot" in cli.fail("snapshot", "delete", kept)
     assert child in cli.text("ls", "-q").split()
+
+
+def test_a_name_without_tag_means_its_default_one(cli: Cli, sandbox: str) -> None:
+    for name in ("mine", "mine:v1", "mine:v2"):
+        cli.run("snapshot", "create", sandbox, "--name", name)
+
+    cli.run("snapshot", "delete", "mine")
+    assert set(cli.text("snapshot", "list", "-q").split()) == {"default/mine:v1", "default/mine:v2"}
+    assert "there is no snapshot mine" in cli.fail("snapshot", "delete", "mine")
+    cli.run("snapshot", "delete", "--all-tags", "mine")
+    assert cli.text("snapshot", "list", "-q") == ""
+    assert "there is no snapshot mine" in cli.fail("snapshot", "delete", "--all-tags", "mine")
+
+
+def test_the_id_behind_a_name_deletes_every_tag(cli: Cli, sandbox: str) -> None:
+    for name in ("mine:v1", "mine:v2"):
+        cli.run("snapshot", "create", sandbox, "--name", name)
+    cli.run("snapshot", "delete", cli.json("snapshot", "inspect", "mine:v1")["template"])
+    assert cli.text("snapshot", "list", "-q") == ""
+
+
+def test_deleting_a_template_spares_the_snapshot_of_that_name(cli: Cli, sandbox: str) -> None:
+    kept = cli.text("snapshot", "create", sandbox, "--name", "mine").strip()
+    assert "there is no template 'mine'" in cli.fail("template", "delete", "mine", "-y")
+    assert cli.text("snapshot", "list", "-q").split() == [kept]
 
 
 def test_the_lineage_is_a_tree(cli: Cli, sandbox: str) -> None:

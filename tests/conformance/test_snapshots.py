@@ -17,6 +17,7 @@ from aenv.models.errors import (
     ConflictError,
     ImageUnusableError,
     NotFoundError,
+    SnapshotDamagedError,
 )
 from aenv.models.sandboxes import AGENT_PORT, Resources
 from aenv.node.agents import AgentClient
@@ -98,7 +99,7 @@ async def test_a_dropped_disk_is_gone_and_its_copies_live_on(
     assert await subject.engine.disk_images() == []
     assert await shell(copy, "cat /root/file") == "kept\n"
     spec = replace(subject.spec(), disk=image)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(SnapshotDamagedError):
         await subject.engine.boot(spec)
     assert subject.traces(spec.sandbox_id) == []
 

@@ -9,6 +9,7 @@ import pytest
 from tests.control.houses import House
 from tests.fakes.waiting import until, until_equal
 
+from aenv.control.volumes import MountRequest
 from aenv.models.errors import (
     CapabilityError,
     CapacityError,
@@ -258,7 +259,7 @@ class TestTemplates:
             InvalidRequestError,
             "autoPauseMemory",
         ),
-        ({"volume_mounts": ({"name": "v"},)}, NotBuiltYetError, "volumeMounts"),
+        ({"volume_mounts": (MountRequest("v", "/v"),)}, NotFoundError, "volume 'v'"),
         ({"iam": {"tokens": {}}}, NotBuiltYetError, "iam"),
         ({"timeout": -1}, InvalidRequestError, "timeout"),
         ({"env_vars": {"A=B": "c"}}, InvalidRequestError, "envVars"),

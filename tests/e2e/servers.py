@@ -72,6 +72,7 @@ class LiveServer:
             "E2B_API_KEY": self.api_key,
             "E2B_API_URL": self.url,
             "E2B_SANDBOX_URL": self.url,
+            "E2B_VOLUME_API_URL": self.url,
             "E2B_VALIDATE_API_KEY": "false",
         }
 

@@ -12,9 +12,6 @@ from tests.e2e.wire import Box, Wire
 
 MakeServer = Callable[..., LiveServer]
 UNBUILT = [
-    ("POST", "/sandboxes-cold", {"image": "debian:12"}),
-    ("POST", "/v3/templates", {"name": "mine"}),
-    ("GET", "/volumes", None),
     ("GET", "/secrets", None),
     ("GET", "/teams", None),
 ]

@@ -105,7 +105,7 @@ class FakeMachine(Machine):
         await asyncio.to_thread(_write_pages, destination, self.agent.inits[-1:])
         return MemoryImage(destination, "fake", self.engine.release)
 
-    async def save_disk(self, name: str) -> DiskImage:
+    async def save_disk(self, name: str, *, volumes: bool = False) -> DiskImage:
         self._do("save_disk")
         self.engine.disks[name] = self.disk
         return DiskImage(name, len(self.disk), 0)

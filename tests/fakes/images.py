@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aenv.models.errors import NotFoundError, TemplateNotReadyError
+from aenv.models.registries import RegistryLogin
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Rootfs
 
@@ -44,7 +45,18 @@ class FakeImages:
     async def pin(self, name: str, digest: str, holder: Path) -> None:
         self.pins.setdefault(digest, []).append(holder)
 
-    async def ensure(self, name: str, wait: float = 0, *, anew: bool = False) -> TemplateProgress:
+    def unpin(self, holder: Path) -> None:
+        for holders in self.pins.values():
+            holders[:] = [one for one in holders if one != holder]
+
+    async def ensure(
+        self,
+        name: str,
+        wait: float = 0,
+        *,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
+    ) -> TemplateProgress:
         self.ensured.append(name)
         return await self.progress(name)
 

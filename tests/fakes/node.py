@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tests.fakes.workbench import FakeWorkbench, Script
 
@@ -17,6 +20,7 @@ from aenv.models.errors import (
 )
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -26,8 +30,12 @@ from aenv.models.sandboxes import (
 )
 from aenv.models.snapshots import RestoreMode, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
+from aenv.models.volumes import VolumeUse
 from aenv.node.engine import Address, Capabilities, Finding, Isolation
 from aenv.node.port import Adoption, AdoptRequest, Node, NodeInfo, RunningSandbox, SandboxSpec
+from aenv.node.volumes.content import VolumeContent
+from aenv.node.volumes.files import LocalContent
+from aenv.node.volumes.store import VolumeFolder
 from aenv.node.workbench import Surroundings, Workbench
 
 BASE = TemplateInfo("base", "sha256:base", 1000, 1_700_000_000.0)
@@ -60,6 +68,7 @@ class Knobs:
     mute: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     create_errors: list[Exception] = field(default_factory=list)
+    volume_errors: list[Exception] = field(default_factory=list)
     destroy_errors: list[Exception] = field(default_factory=list)
     network_errors: list[Exception] = field(default_factory=list)
     exits_errors: list[Exception] = field(default_factory=list)
@@ -79,6 +88,7 @@ class FakeHost:
     running: dict[str, SandboxSpec] = field(default_factory=dict)
     hot: dict[str, SandboxSpec] = field(default_factory=dict)
     images: dict[str, SnapshotImage] = field(default_factory=dict)
+    volumes: dict[str, tempfile.TemporaryDirectory[str]] = field(default_factory=dict)
 
 
 class FakeNode(Node):
@@ -102,6 +112,7 @@ class FakeNode(Node):
         self.closed = False
         self.script = Script()
         self.around = Surroundings()
+        self.logins: list[RegistryLogin | None] = []
         self.opened: list[tuple[str, ...]] = []
         self._exits: asyncio.Queue[SandboxExit] = asyncio.Queue()
 
@@ -145,6 +156,34 @@ class FakeNode(Node):
     async def clear(self) -> bool:
         self._called("clear", "")
         return not self.running
+
+    async def make_volume(self, volume_id: str, size_mb: int) -> None:
+        self._called("make_volume", volume_id)
+        if self.knobs.volume_errors:
+            raise self.knobs.volume_errors.pop(0)
+        made = tempfile.TemporaryDirectory(prefix="aenv-fake-volume-")
+        for folder in _within(made):
+            os.mkdir(folder)
+        self.host.volumes[volume_id] = made
+
+    async def drop_volume(self, volume_id: str) -> None:
+        self._called("drop_volume", volume_id)
+        if (gone := self.host.volumes.pop(volume_id, None)) is not None:
+            gone.cleanup()
+
+    async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        if self.knobs.volume_errors:
+            raise self.knobs.volume_errors.pop(0)
+        doomed = [name for name in self.host.volumes if name not in keep]
+        for name in doomed:
+            await self.drop_volume(name)
+        return doomed
+
+    async def volume_use(self, volume_id: str) -> VolumeUse:
+        return VolumeUse(0, 0)
+
+    async def volume_content(self, volume_id: str) -> VolumeContent:
+        return LocalContent(VolumeFolder(*_within(self.host.volumes[volume_id])))
 
     async def info(self) -> NodeInfo:
         self._called("info", "")
@@ -370,9 +409,15 @@ class FakeNode(Node):
         raise NotFoundError(f"there is no template {name!r}")
 
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         self._called("ensure_template", name)
+        self.logins.append(login)
         return await self.template_progress(name)
 
     async def delete_template(self, name: str) -> None:
@@ -427,3 +472,7 @@ class FakeNode(Node):
             restored=mode,
             note="its memory could not be restored" if damaged else None,
         )
+
+
+def _within(volume: tempfile.TemporaryDirectory[str]) -> tuple[Path, Path]:
+    return Path(volume.name, "content"), Path(volume.name, "staging")

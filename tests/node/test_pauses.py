@@ -52,6 +52,15 @@ async def test_a_snapshot_freezes_for_the_copies_only(bench: Bench, node: LocalN
     assert bench.images.pins["abc"][-1].name == image.id
 
 
+async def test_pins_end_with_their_holders(bench: Bench, node: LocalNode):
+    spec = await started(node)
+    image = await node.snapshot(spec.sandbox_id, new_name())
+    await node.destroy(spec.sandbox_id)
+    assert [one.name for one in bench.images.pins["abc"]] == [image.id]
+    await node.delete_snapshot(image.id)
+    assert bench.images.pins["abc"] == []
+
+
 async def test_the_manifest_knows_the_fingerprint_and_the_resources(node: LocalNode):
     spec = await started(node)
     image = await node.snapshot(spec.sandbox_id, new_name())

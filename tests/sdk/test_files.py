@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fakes.control_plane import ControlPlane
 from tests.fakes.waiting import until_equal
 
 from aenv import AsyncSandbox
@@ -132,10 +131,11 @@ async def test_into_a_folder_that_exists_under_its_own_name(
     assert (tmp_path / "renamed").read_text() == "1"
 
 
+@pytest.mark.parametrize("tar", [("/bin/sh", "-c", "exit 127", "tar"), ("/no/shell", "-c", "tar")])
 async def test_a_tree_without_tar_in_the_guest(
-    sandbox: AsyncSandbox, plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: AsyncSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tar: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("aenv.sdk.trees._TAR", ("/bin/sh", "-c", "exit 127", "tar"))
+    monkeypatch.setattr("aenv.sdk.trees._TAR", tar)
     make_tree(tmp_path / "tree")
     await sandbox.files.upload(tmp_path / "tree", "there")
     assert (await sandbox.exec("cat there/link")).stdout == "#!/bin/sh\necho tool\n"

@@ -10,7 +10,13 @@ import pytest
 from tests.fakes.running import Running
 
 from aenv import AsyncSandbox, AsyncSnapshot, Sandbox, Snapshot
-from aenv.models.errors import ConflictError, InvalidRequestError, NotFoundError
+from aenv.models.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    SandboxNotFoundError,
+    SandboxPausedError,
+)
 from aenv.models.sandboxes import NetworkPolicy, SandboxState
 
 
@@ -44,6 +50,21 @@ async def test_without_memory(sandbox: AsyncSandbox) -> None:
     assert (await sandbox.info()).pause_mode == "filesystem"
     await sandbox.resume()
     assert (await sandbox.info()).restored == "disk"
+
+
+async def test_work_in_a_paused_one_is_told_so_and_how_to_resume(sandbox: AsyncSandbox) -> None:
+    await sandbox.pause()
+    remedy = f"is paused; resume it with: aenv resume {sandbox.id}"
+
+    with pytest.raises(SandboxPausedError, match=remedy):
+        await sandbox.exec(["true"])
+    with pytest.raises(SandboxPausedError, match=remedy):
+        await sandbox.files.read("/etc/hostname")
+    with pytest.raises(SandboxNotFoundError, match=remedy):
+        await sandbox.set_timeout(60)
+    await AsyncSandbox.kill(sandbox)
+    with pytest.raises(SandboxNotFoundError, match="was killed"):
+        await sandbox.exec(["true"])
 
 
 async def test_connecting_resumes(sandbox: AsyncSandbox) -> None:

@@ -51,7 +51,7 @@ def test_every_exported_name_is_there_and_httpx_comes_without_its_command() -> N
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.parametrize("name", ["Sandbox", "Files", "Process", "Watch"])
+@pytest.mark.parametrize("name", ["Sandbox", "Files", "Process", "Template", "Volume", "Watch"])
 def test_every_public_method_has_its_sync_twin(name: str) -> None:
     ours, theirs = getattr(aenv.sdk, name), getattr(aenv.sdk, f"Async{name}")
     public = {n for n, _ in inspect.getmembers(theirs) if not n.startswith("_")}

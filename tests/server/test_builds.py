@@ -83,6 +83,11 @@ async def test_a_build_from_its_request_to_a_sandbox(api: Api) -> None:
     sandbox = await api.client.post("/v2/sandboxes", json={"templateID": "app:stable"})
     assert sandbox.status_code == 201
     assert sandbox.json()["templateID"] == asked["templateID"]
+    assert sandbox.json()["alias"] == "app"
+    other = await api.new()
+    for reference in ("app", asked["templateID"]):
+        assert await api.ids(template=reference) == [sandbox.json()["sandboxID"]]
+    assert other in await api.ids(template="base")
     missing = await api.client.post("/v2/sandboxes", json={"templateID": "app"})
     assert error_of(missing) == (404, "not_found")
 
@@ -213,6 +218,14 @@ async def test_a_template_is_listed_shared_and_deleted(api: Api) -> None:
     assert error_of(await api.client.get(path)) == (404, "not_found")
     assert error_of(await api.client.delete(path)) == (404, "not_found")
     assert error_of(await api.client.get("/templates/aliases/app")) == (404, "not_found")
+
+
+async def test_cached_steps_do_not_keep_a_template_from_being_deleted(api: Api) -> None:
+    await build(api, steps=[{"type": "RUN", "args": ["make"]}])
+    assert (await api.client.delete("/templates/app")).status_code == 204
+    assert (await api.client.delete("/templates/base")).status_code == 204
+    await api.system._background.close(5)
+    assert api.node.images == {}
 
 
 async def test_the_list_is_paged(api: Api) -> None:

@@ -22,6 +22,7 @@ from aenv.cli import (  # noqa: F401 - each registers its commands
     stores,
     templates,
     trees,
+    volumes,
 )
 from aenv.cli.apps import app, common
 

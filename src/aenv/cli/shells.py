@@ -15,6 +15,7 @@ from aenv.cli.apps import PASS_THROUGH, SANDBOXES, command, common, is_tty
 from aenv.cli.outputs import emit, emit_json, note, pairs
 from aenv.cli.sandboxes import Reference
 from aenv.cli.sessions import run, sandbox
+from aenv.cli.volumes import mounts
 
 if TYPE_CHECKING:
     from aenv.sdk import AsyncProcess, AsyncSandbox
@@ -55,6 +56,10 @@ def start(
     metadata: Annotated[
         list[str] | None, typer.Option("-m", "--metadata", help="A label, KEY=VALUE.")
     ] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option("-v", "--volume", metavar="NAME:/PATH", help="A volume, and where."),
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="Another engine; `process` isolates nothing.")
     ] = None,
@@ -69,6 +74,7 @@ def start(
             timeout=timeout,
             env=pairs(env or [], "--env"),
             metadata=pairs(metadata or [], "--metadata"),
+            volumes=mounts(volume),
             cpu=cpu,
             memory_mb=memory,
             disk_mb=disk,

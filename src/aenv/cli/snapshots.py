@@ -169,15 +169,22 @@ def evict(
 def delete(
     references: Annotated[list[str], typer.Argument(metavar="SNAPSHOT...")],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    all_tags: Annotated[
+        bool, typer.Option("--all-tags", help="Every tag of each NAME, not its default one.")
+    ] = False,
 ) -> None:
     """Delete snapshots; sandboxes that were started from them run on."""
     if is_tty(0) and not yes:
-        typer.confirm(f"Delete {len(references)} snapshots?", abort=True, err=True)
+        what = "names with every tag" if all_tags else "snapshots"
+        typer.confirm(f"Delete {len(references)} {what}?", abort=True, err=True)
 
     async def work() -> list[tuple[str, bool]]:
         from aenv.sdk import AsyncSnapshot
 
-        return [(one, await AsyncSnapshot.delete(one, **common.server)) for one in references]
+        return [
+            (one, await AsyncSnapshot.delete(one, all_tags=all_tags, **common.server))
+            for one in references
+        ]
 
     outcomes = run(work())
     missing = [one for one, deleted in outcomes if not deleted]

@@ -82,8 +82,10 @@ def delete(
         typer.confirm(f"Delete the template {name}?", abort=True, err=True)
 
     async def remove() -> None:
+        from aenv.sdk import creates
+
         async with client() as server:
-            await server.call("DELETE", f"/templates/{name}")
+            await creates.delete_template(server, name)
 
     run(remove())
     if common.json:

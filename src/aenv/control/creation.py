@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 from sqlalchemy import Connection
 
-from aenv.control import networks, quotas, requests
+from aenv.control import networks, quotas, requests, volumes
 from aenv.control.clocks import SECOND
 from aenv.control.keys import Caller
 from aenv.control.requests import CreateRequest
@@ -82,7 +83,9 @@ class Creation:
         start = start or await self._starts.of(caller.team, request)
         if request.auto_pause or request.auto_resume:
             await self._starts.check_pausing(start.engine or request.engine)
-        claimed = await self._claim(request, start) if claims else None
+        mounts = await self._s.volumes.mounts(caller.team, request.volume_mounts, start.volumes)
+        start = replace(start, volumes=mounts)
+        claimed = await self._claim(request, start) if claims and not mounts else None
         draft = self._draft(caller, request, start, claimed or new_sandbox_id())
         task = self._s.background.start(
             self._make(request, draft, start, started), f"create {draft.id}"
@@ -178,6 +181,7 @@ class Creation:
             used = rows.usage_of_key(db, draft.key_id, quotas.COUNTED, now)
             quotas.check(self._s.settings.quotas, used, draft.resources)
         rows.add(db, draft)
+        volumes.claim(db, draft)
         if key is not None:
             first = IdempotencyRecord(request.fingerprint, draft.id, now)
             idempotency.add(db, draft.key_id, key, first)
@@ -260,6 +264,7 @@ class Creation:
             auto_resume=request.auto_resume,
             parent_sandbox=start.parent_sandbox,
             parent_snapshot=start.parent_snapshot,
+            volumes=start.volumes,
         )
 
     def _is_fresh(self, made: IdempotencyRecord) -> bool:

@@ -23,7 +23,7 @@ from aenv.control.turns import Turns
 from aenv.models.errors import AenvError, ConflictError, Culprit, SandboxNotFoundError
 from aenv.models.sandboxes import EndKind, SandboxExit, SandboxState
 from aenv.node.port import Node
-from aenv.store import idempotency, snapshots
+from aenv.store import idempotency, snapshots, volumes
 from aenv.store import sandboxes as rows
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord
@@ -216,6 +216,7 @@ def _record_end(db: Connection, record: SandboxRecord) -> None:
     transition(
         db, record, final_state(record.end_kind), snapshot_id=None, env_vars={}, secret_env=()
     )
+    volumes.release(db, record.id)
     if record.snapshot_id is not None:
         snapshots.remove(db, [record.snapshot_id])
 

@@ -92,6 +92,7 @@ class Forks:
             snapshot=image.id,
             parent_sandbox=source.id,
             parent_snapshot=source.parent_snapshot,
+            volumes=image.volumes,
         )
         try:
             return await self._creation.start(caller, asked, start)

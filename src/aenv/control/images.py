@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -11,6 +11,7 @@ from aenv.control.background import Background
 from aenv.control.clocks import Clock
 from aenv.models.errors import AenvError
 from aenv.models.snapshots import SnapshotImage, SnapshotKind
+from aenv.models.volumes import VolumeMount
 from aenv.node.port import Node
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord, SnapshotRecord
@@ -110,4 +111,10 @@ def record_of(
         tag=naming.tag if naming else "default",
         parent=sandbox.parent_snapshot,
         env_vars=sandbox.public_env if kind is not SnapshotKind.PAUSE else {},
+        volumes=_copied(sandbox.volumes) if kind is not SnapshotKind.PAUSE else (),
     )
+
+
+def _copied(volumes: tuple[VolumeMount, ...]) -> tuple[VolumeMount, ...]:
+    """What a sandbox could write to, another one from its snapshot has a copy of."""
+    return tuple(replace(one, own=not one.read_only) for one in volumes)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aenv.control.volumes import MountRequest
 from aenv.models.errors import InvalidRequestError, NotBuiltYetError
 from aenv.models.sandboxes import NetworkPolicy
 
@@ -37,7 +38,7 @@ class CreateRequest:
     auto_pause: bool = False
     auto_pause_memory: bool = True
     auto_resume: bool = False
-    volume_mounts: tuple[Any, ...] = field(default=(), repr=False)
+    volume_mounts: tuple[MountRequest, ...] = ()
     iam: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
@@ -45,8 +46,6 @@ def check(request: CreateRequest) -> None:
     """InvalidRequestError or NotBuiltYetError naming the field."""
     check_timeout(request.timeout, "timeout")
     _check_lifecycle(request)
-    if request.volume_mounts:
-        raise NotBuiltYetError("volumeMounts: volumes are not built yet; leave the field out")
     if request.iam:
         raise NotBuiltYetError("iam: identity tokens are not built yet; leave the field out")
     _check_metadata(request.metadata)

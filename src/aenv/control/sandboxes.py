@@ -28,6 +28,7 @@ from aenv.control.visitors import Visitor
 from aenv.models.errors import AenvError, ConflictError, NotFoundError, SandboxNotFoundError
 from aenv.models.ids import is_sandbox_id
 from aenv.models.sandboxes import EndKind, SandboxState
+from aenv.store import builds
 from aenv.store import sandboxes as rows
 from aenv.store.records import SandboxRecord as SandboxRecord
 
@@ -60,13 +61,20 @@ class Sandboxes:
             raise lookups.not_found(sandbox_id)
         return record
 
+    async def _template(self, team: str, reference: str) -> str:
+        """What sandboxes of a template are filtered by: the id of one that was built."""
+        built = await self._s.catalog.read(lambda db: builds.template_named(db, team, reference))
+        if built is not None:
+            return built.id
+        try:
+            return self._s.templates.name_of(reference, [])
+        except NotFoundError:
+            return reference
+
     async def page(self, caller: Caller, request: ListRequest) -> Listing:
         template = None
         if request.template:
-            try:
-                template = self._s.templates.name_of(request.template, [])
-            except NotFoundError:
-                template = request.template
+            template = await self._template(caller.team, request.template)
         now = self._s.clock.wall()
         wanted = listing.page(request, team=caller.team, template=template, now=now)
         running = listing.page(
@@ -196,7 +204,9 @@ class Sandboxes:
             await self._s.turns.idle(sandbox_id)
             record = await self.get(caller, sandbox_id)
         if record.state is not SandboxState.RUNNING:
-            raise SandboxNotFoundError(f"sandbox {sandbox_id} is paused; connect to it first")
+            raise SandboxNotFoundError(
+                f"sandbox {sandbox_id} is paused; resume it with: aenv resume {sandbox_id}"
+            )
         return record
 
     async def _amend(self, record: SandboxRecord, changes: dict[str, Any]) -> SandboxRecord:

@@ -16,6 +16,7 @@ from aenv.control.routes import RouteTable
 from aenv.control.telemetry import Telemetry
 from aenv.control.templates import Templates
 from aenv.control.turns import Turns
+from aenv.control.volumes import Volumes
 from aenv.models.settings import Settings
 from aenv.node.port import Node
 from aenv.store.catalog import Catalog
@@ -36,6 +37,7 @@ class Services:
     endings: Endings
     events: Events
     templates: Templates
+    volumes: Volumes
     telemetry: Telemetry
     background: Background
     settings: Settings

@@ -109,7 +109,8 @@ class Snapshots:
         return tagged[0] if tagged else None
 
     async def delete(self, team: str, reference: str) -> bool:
-        """Free what the reference names (all tags unless one is named); False when there is none.
+        """Free what the reference names; False when there is none. A name means its default tag,
+        as everywhere; a template id means every tag of it.
 
         Sandboxes that were started from it run on.
         """
@@ -117,9 +118,9 @@ class Snapshots:
         if name is None:
             return False
         found = await self._s.catalog.read(lambda db: rows.named(db, team, name, tag))
-        if not found:
+        ids = [one.id for one in found if tag or name == one.template_id or one.tag == DEFAULT_TAG]
+        if not ids:
             return False
-        ids = [one.id for one in found]
         await self._s.catalog.write(lambda db: rows.remove(db, ids))
         for snapshot_id in ids:
             try:

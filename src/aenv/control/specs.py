@@ -24,6 +24,7 @@ def spec(
         snapshot=snapshot,
         secret_env=frozenset(record.secret_env),
         reboot=reboot,
+        volumes=record.volumes,
     )
 
 

@@ -14,6 +14,7 @@ from aenv.models.errors import CapabilityError, InvalidRequestError
 from aenv.models.sandboxes import Resources
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo
+from aenv.models.volumes import VolumeMount
 from aenv.node.engine import Capabilities
 from aenv.node.port import Node
 
@@ -35,6 +36,7 @@ class Start:
     parent_sandbox: str | None = None
     parent_snapshot: str | None = None
     counted: str | None = None
+    volumes: tuple[VolumeMount, ...] = ()
 
 
 class Starts:
@@ -107,6 +109,7 @@ def _from_snapshot(
         snapshot=snapshot.id,
         engine=snapshot.engine,
         env_vars=snapshot.env_vars,
+        volumes=snapshot.volumes,
         parent_sandbox=snapshot.sandbox_id if noun == "snapshot" else None,
         parent_snapshot=snapshot.id if noun == "snapshot" else None,
     )

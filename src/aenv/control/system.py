@@ -43,6 +43,7 @@ from aenv.control.storage import Storage
 from aenv.control.telemetry import Telemetry
 from aenv.control.templates import Templates
 from aenv.control.turns import Turns
+from aenv.control.volumes import Volumes
 from aenv.models.errors import AenvError
 from aenv.models.sandboxes import EndKind
 from aenv.models.settings import Settings
@@ -88,6 +89,7 @@ class System:
         self.activity = Activity(clock)
         self.keys = Keys(catalog, clock)
         self.templates = Templates(catalog, node, wait=timing.template_wait)
+        self.volumes = Volumes(catalog, node, clock)
         self.storage = Storage(settings, catalog, node)
         self.hosts = Hosts(catalog, node, self.telemetry)
         self.doors = Doors()
@@ -139,6 +141,7 @@ class System:
             endings=self._endings,
             events=Events(node),
             templates=self.templates,
+            volumes=self.volumes,
             telemetry=self.telemetry,
             background=self._background,
             settings=settings,
@@ -227,6 +230,7 @@ class System:
         await self.keys.open(self.settings.folders, self.settings.api_key)
         await self.building.open()
         await adoption.adopt(self.catalog, self.node, self.routes, self._endings, self._images)
+        await self.volumes.reap()
         self._run(self._reaper.run(), "reaper")
         self._run(self._exits.run(), "exits")
         self._run(self._belated.run(), "belated images")

@@ -16,6 +16,7 @@ from aenv.models.errors import (
 )
 from aenv.models.ids import TEMPLATE_NAME
 from aenv.models.references import ImageReference, is_explicit
+from aenv.models.registries import RegistryLogin
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.port import Node
 from aenv.store import sandboxes as rows
@@ -91,11 +92,13 @@ class Templates:
                 return info
         raise _unknown(reference)
 
-    async def ensure(self, name: str, *, wait: float, anew: bool = False) -> TemplateProgress:
+    async def ensure(
+        self, name: str, *, wait: float, anew: bool = False, login: RegistryLogin | None = None
+    ) -> TemplateProgress:
         """Start or join a build, wait up to ``wait`` seconds, tell how far it is. NotFoundError."""
         _check_known(name)
         async with deadline(wait + NODE_TIMEOUT, f"building {name}"):
-            return await self._node.ensure_template(name, wait=wait, anew=anew)
+            return await self._node.ensure_template(name, wait=wait, anew=anew, login=login)
 
     async def pull(self, image: str, *, wait: float) -> TemplateProgress:
         """Ask its registry what an image's name means now, and fetch it. InvalidRequestError."""

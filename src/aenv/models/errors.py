@@ -92,6 +92,14 @@ class ConflictError(CallerError):
     status = 409
 
 
+class SandboxPausedError(ConflictError):
+    """The sandbox rests on disk and does not resume on traffic; the message says what resumes
+    it.
+    """
+
+    code = "sandbox_paused"
+
+
 class IdempotencyMismatchError(ConflictError):
     code = "idempotency_request_mismatch"
 

@@ -49,7 +49,7 @@ class Pins(Protocol):
 @dataclass(frozen=True, slots=True)
 class Order:
     """What to capture. ``operation`` names it in faults and messages. ``thawed`` is called as soon
-    as the sandbox runs on.
+    as the sandbox runs on. ``volumes``: those that it may write to as well.
     """
 
     operation: str
@@ -57,6 +57,7 @@ class Order:
     memory: bool
     parent: str | None
     thawed: Callable[[], Awaitable[None]] | None = None
+    volumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,10 @@ class Capturer:
         self, resident: Resident, engine: Engine, draft: Draft, order: Order
     ) -> Captured:
         created_at = time.time()
+        saving = resident.machine.save_disk(draft.id, volumes=order.volumes)
         if not order.memory:
-            return Captured(await resident.machine.save_disk(draft.id), None, created_at)
-        disk = asyncio.ensure_future(resident.machine.save_disk(draft.id))
+            return Captured(await saving, None, created_at)
+        disk = asyncio.ensure_future(saving)
         try:
             memory = await finish(resident.machine.checkpoint(draft.memory))
         finally:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from aenv.models.errors import CapabilityError
 from aenv.models.sandboxes import NetworkPolicy, Resources, SandboxExit
+from aenv.models.volumes import VolumeMount
+from aenv.node.volumes.store import VolumeStore
 
 
 class Isolation(StrEnum):
@@ -42,6 +44,7 @@ class Capabilities:
     memory_snapshot: bool = False
     live_fork: bool = False
     disk_snapshot: bool = False
+    volumes: bool = False
 
 
 class Severity(StrEnum):
@@ -113,6 +116,7 @@ class MachineSpec:
     host_ca: bool = False
     disk: DiskImage | None = None
     same_life: bool = False
+    volumes: tuple[VolumeMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +210,10 @@ class Machine(ABC):
         """Write what is dirty of its disk while it runs, so that :meth:`save_disk` is short."""
         raise _no_disks()
 
-    async def save_disk(self, name: str) -> DiskImage:
-        """Keep a copy of its disk, durably and under a new ``name``. A machine that is not frozen
-        may write meanwhile. Raises ConflictError (the name is taken), DiskFullError.
+    async def save_disk(self, name: str, *, volumes: bool = False) -> DiskImage:
+        """Keep a copy of its disk, durably and under a new ``name``, and with ``volumes`` of those
+        it may write to. A machine that is not frozen may write meanwhile. Raises ConflictError (the
+        name is taken), DiskFullError.
         """
         raise _no_disks()
 
@@ -251,6 +256,11 @@ class Engine(ABC):
     async def close(self) -> None:
         """Let go without harming running machines (the server may come back and adopt them)."""
 
+    @property
+    def volumes(self) -> VolumeStore | None:
+        """Where volumes for its machines are kept, while it is started; None: it has none."""
+        return None
+
     async def disk_room(self) -> int | None:
         """Bytes its machines' disks may still take, beyond any reserve; None: they are the host's
         own files.
@@ -260,7 +270,7 @@ class Engine(ABC):
     @abstractmethod
     async def boot(self, spec: MachineSpec) -> Machine:
         """Boot and return once the machine runs (the agent may still be starting). Leaves nothing
-        behind on failure.
+        behind on failure. Raises SnapshotDamagedError when the disk to start from is gone.
         """
 
     @abstractmethod

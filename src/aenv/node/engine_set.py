@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from aenv.models.errors import AenvError, CapabilityError, HostSetupError, InvalidRequestError
 from aenv.models.sandboxes import NetworkPolicy
 from aenv.models.settings import Settings
+from aenv.models.volumes import VolumeMount
 from aenv.node.engine import Capabilities, Engine, Finding
 
 logger = logging.getLogger(__name__)
@@ -102,4 +103,13 @@ def require_policy(capabilities: Capabilities, policy: NetworkPolicy) -> None:
         raise CapabilityError(
             f"the engine {capabilities.engine!r} cannot enforce {', '.join(asked)}; leave them "
             "out, or use an engine with an egress policy such as gvisor"
+        )
+
+
+def require_volumes(capabilities: Capabilities, volumes: Collection[VolumeMount]) -> None:
+    """Raise CapabilityError if the engine mounts no volumes, and some are asked for."""
+    if volumes and not capabilities.volumes:
+        raise CapabilityError(
+            f"volumeMounts: the engine {capabilities.engine!r} mounts no volumes; leave them out, "
+            "or use gvisor"
         )

@@ -22,7 +22,7 @@ from aenv.models.templates import TemplateInfo
 from aenv.node.admission import Admission, Demand
 from aenv.node.bakes import Bakes, Use
 from aenv.node.engine import Engine
-from aenv.node.engine_set import EngineSet, require_policy
+from aenv.node.engine_set import EngineSet, require_policy, require_volumes
 from aenv.node.machines import Machines, Waiting
 from aenv.node.memos import Memos
 from aenv.node.origins import Origin, Origins
@@ -70,8 +70,10 @@ class Launcher:
         nothing on failure. ``same_life``: it is the sandbox of the snapshot, coming back.
         ``waiting``: a machine of this id to make it of, if that works.
         """
+        use = Use.NEVER if spec.volumes else use  # such images know of no volumes
         async with self.origin(spec, use, same_life=same_life) as (engine, origin):
             require_policy(engine.capabilities, spec.network)
+            require_volumes(engine.capabilities, spec.volumes)
             return await self._launch(origin.completed(spec), engine, origin, waiting)
 
     @asynccontextmanager
@@ -151,7 +153,7 @@ class Launcher:
         """Its memory was tried in vain."""
         if origin.plain is not None and origin.stored is not None:
             self._bakes.failed(origin.stored.manifest.id)
-        elif spec.snapshot is not None and not origin.same_life:
+        elif spec.snapshot is not None and not (origin.same_life or spec.volumes):
             self._bakes.strand(spec.snapshot)
 
     async def template(self, engine: Engine, name: str, digest: str | None) -> TemplateInfo:

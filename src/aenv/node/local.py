@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from aenv.models.blobs import SpaceUse
 from aenv.models.errors import AenvError, ConflictError, NotFoundError
 from aenv.models.memory import MemoryReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -26,6 +27,7 @@ from aenv.models.sandboxes import (
 from aenv.models.settings import Settings
 from aenv.models.snapshots import ColdCopy, Kept, SnapshotImage
 from aenv.models.templates import TemplateInfo, TemplateProgress
+from aenv.models.volumes import VolumeUse
 from aenv.node import leftovers, space
 from aenv.node.adoptions import Adopter
 from aenv.node.agentwire import AgentInit
@@ -53,6 +55,8 @@ from aenv.node.snapshots.store import SnapshotStore
 from aenv.node.stored import StoredSnapshots
 from aenv.node.surroundings import of_this_host
 from aenv.node.usage import MemoryUse
+from aenv.node.volumes.content import VolumeContent
+from aenv.node.volumes.shelf import Volumes
 from aenv.node.workbench import Surroundings, Workbench
 
 if TYPE_CHECKING:
@@ -73,9 +77,9 @@ class LocalNode(Node):
         folders = settings.folders
         self._logs = LogKeeper(folders.data / "logs")
         self._sampler = MetricsSampler(self._on_hang)
-        self._memos = Memos(folders.instance_run / "residents")
+        self._memos = Memos(folders.instance_run / "residents", parts.images.unpin)
         self._residents = Residents(self._logs, self._sampler, self._memos)
-        self._snapshots = SnapshotStore(folders.data / "snapshots")
+        self._snapshots = SnapshotStore(folders.data / "snapshots", gone=parts.images.unpin)
         self._sealed = SealedLayers(folders, parts.host)
         lowers = Lowers(parts.images, self._sealed)
         self._cold = ColdCopies(parts.engines, self._snapshots, self._sealed, lowers)
@@ -98,6 +102,7 @@ class LocalNode(Node):
         self._memory.give_back("pooled", self._makers.pools.relieve, self._makers.pools.share)
         self._memory.give_back("hot", self._pauses.relieve)
         self._pools = self._makers.pools
+        self._volumes = Volumes(parts.engines)
         self._stored = StoredSnapshots(parts.engines, self._snapshots, self._pauses)
 
     async def start(
@@ -177,6 +182,7 @@ class LocalNode(Node):
         await self._pools.abandon(sandbox_id)
         if resident := self._residents.get(sandbox_id):
             await self._residents.leave(resident)
+        await self._volumes.drop_of(sandbox_id)
 
     async def settle(self, sandbox_id: str) -> None:
         await self._resident(sandbox_id).machine.sync()
@@ -196,7 +202,7 @@ class LocalNode(Node):
         parent: str | None = None,
         thawed: Callable[[], Awaitable[None]] | None = None,
     ) -> SnapshotImage:
-        order = Order("snapshot", snapshot_id, memory, parent, thawed)
+        order = Order("snapshot", snapshot_id, memory, parent, thawed, volumes=True)
         return await self._pauses.snapshot(*await self._whose(sandbox_id), order)
 
     async def pause(
@@ -311,6 +317,21 @@ class LocalNode(Node):
         async for end in self._residents.exits():
             yield end
 
+    async def make_volume(self, volume_id: str, size_mb: int) -> None:
+        await self._volumes.make(volume_id, size_mb)
+
+    async def drop_volume(self, volume_id: str) -> None:
+        await self._volumes.drop(volume_id)
+
+    async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        return await self._volumes.reap(keep)
+
+    async def volume_use(self, volume_id: str) -> VolumeUse:
+        return await self._volumes.use(volume_id)
+
+    async def volume_content(self, volume_id: str) -> VolumeContent:
+        return await self._volumes.content(volume_id)
+
     async def templates(self) -> list[TemplateInfo]:
         return await self._images.list()
 
@@ -318,9 +339,14 @@ class LocalNode(Node):
         return await self._images.progress(name)
 
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
-        return await self._images.ensure(name, wait=wait, anew=anew)
+        return await self._images.ensure(name, wait=wait, anew=anew, login=login)
 
     async def delete_template(self, name: str) -> None:
         used = [resident.template.name for resident in self._residents]

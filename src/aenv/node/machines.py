@@ -175,6 +175,7 @@ class Machines:
             host_ca=self._injects_ca(engine.capabilities),
             disk=origin.disk,
             same_life=origin.same_life,
+            volumes=spec.volumes,
         )
 
     def _injects_ca(self, capabilities: Capabilities) -> bool:

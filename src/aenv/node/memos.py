@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -38,8 +39,11 @@ class Memo:
 
 
 class Memos:
-    def __init__(self, folder: Path) -> None:
+    """``gone`` is told of the places of those that were removed."""
+
+    def __init__(self, folder: Path, gone: Callable[[Path], None]) -> None:
         self._folder = folder
+        self._gone = gone
 
     def place(self, sandbox_id: str) -> Path:
         return self._folder / f"{sandbox_id}.json"
@@ -66,11 +70,15 @@ class Memos:
             return None
 
     def remove(self, sandbox_id: str) -> None:
-        self.place(sandbox_id).unlink(missing_ok=True)
+        self._remove(self.place(sandbox_id))
 
     def reap(self, keep: frozenset[str]) -> None:
         """Remove those of sandboxes that are not in ``keep``."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 if path.stem not in keep:
-                    path.unlink(missing_ok=True)
+                    self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._gone(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from aenv.models.errors import AenvError, NotFoundError, TemplateBuildError, TemplateNotReadyError
+from aenv.models.registries import RegistryLogin
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
 from aenv.node.bakes import BakeKey, Bakes, Use
 from aenv.node.engine import DiskImage, Engine, Isolation, MemoryImage, Rootfs
@@ -38,8 +39,14 @@ class Images(Protocol):
     async def open(self, name: str) -> OpenImage: ...
     async def open_exact(self, name: str, digest: str) -> OpenImage | None: ...
     async def pin(self, name: str, digest: str, holder: Path) -> None: ...
+    def unpin(self, holder: Path) -> None: ...
     async def ensure(
-        self, name: str, wait: float = 0, *, anew: bool = False
+        self,
+        name: str,
+        wait: float = 0,
+        *,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress: ...
     async def progress(self, name: str) -> TemplateProgress: ...
     async def list(self) -> list[TemplateInfo]: ...

@@ -13,6 +13,7 @@ from aenv.models.blobs import SpaceUse
 from aenv.models.errors import CapabilityError
 from aenv.models.memory import MemoryReport
 from aenv.models.pools import PoolReport
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import (
     LogEntry,
     NetworkPolicy,
@@ -22,7 +23,9 @@ from aenv.models.sandboxes import (
 )
 from aenv.models.snapshots import ColdCopy, Kept, RestoreMode, SnapshotImage
 from aenv.models.templates import GuestFacts, TemplateInfo, TemplateProgress
+from aenv.models.volumes import VolumeMount, VolumeUse
 from aenv.node.engine import Address, Capabilities, Finding
+from aenv.node.volumes.content import VolumeContent
 from aenv.node.workbench import Surroundings, Workbench
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class SandboxSpec:
     """Boot from the snapshot's disk although it has memory, and although the machine is hot."""
     facts: GuestFacts | None = None
     """In place of what the template or the snapshot says of its guest."""
+    volumes: tuple[VolumeMount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +320,25 @@ class Node(ABC):
         """How this host reaches its package registries."""
         return Surroundings()
 
+    async def make_volume(self, volume_id: str, size_mb: int) -> None:
+        """A new empty one. CapabilityError where no engine mounts volumes, DiskFullError."""
+        raise no_volumes()
+
+    async def drop_volume(self, volume_id: str) -> None:
+        """Delete it and all in it. Idempotent; no sandbox may have it."""
+        raise no_volumes()
+
+    async def reap_volumes(self, keep: frozenset[str]) -> list[str]:
+        """Delete all volumes that are not in ``keep``, nor copies of sandboxes in it."""
+        return []
+
+    async def volume_use(self, volume_id: str) -> VolumeUse:
+        raise no_volumes()
+
+    async def volume_content(self, volume_id: str) -> VolumeContent:
+        """To work on its files. EngineError when it is gone."""
+        raise no_volumes()
+
     @abstractmethod
     async def templates(self) -> list[TemplateInfo]: ...
 
@@ -324,7 +347,12 @@ class Node(ABC):
 
     @abstractmethod
     async def ensure_template(
-        self, name: str, *, wait: float = 0, anew: bool = False
+        self,
+        name: str,
+        *,
+        wait: float = 0,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         """Start or join the build of a built-in template, or the pull of an image, and wait up to
         ``wait`` seconds. ``anew``: also if the image is there, as its name may have moved.
@@ -334,6 +362,10 @@ class Node(ABC):
     @abstractmethod
     async def delete_template(self, name: str) -> None:
         """Free a template's files. NotFoundError; ConflictError while sandboxes use it."""
+
+
+def no_volumes() -> CapabilityError:
+    return CapabilityError("volumes need the engine gvisor on this host; see aenv doctor")
 
 
 def _no_snapshots() -> CapabilityError:

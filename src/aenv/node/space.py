@@ -32,6 +32,7 @@ _CACHE = {
     "tools": "tools of tests",
 }
 _OTHER = "other"
+_HIDDEN = {".images": "disk images of snapshots", ".volumes": "volumes"}
 
 
 def survey(folders: Folders) -> list[SpaceUse]:
@@ -62,11 +63,10 @@ def _folder(root: Path, kind: str, known: dict[str, str]) -> Iterator[SpaceUse]:
 
 
 def _parts(entry: os.DirEntry[str], known: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What an entry of a folder is for, with its path; disks and their images are two things."""
+    """What an entry of a folder is for, with its path; disks, images and volumes are three."""
     if entry.name == "disks" and entry.is_dir(follow_symlinks=False):
         for one in os.scandir(entry.path):
-            is_image = one.name == ".images"
-            yield ("disk images of snapshots" if is_image else known["disks"]), one.path
+            yield _HIDDEN.get(one.name, known["disks"]), one.path
         return
     if entry.name.startswith("catalog.sqlite"):
         yield "catalog", entry.path
@@ -87,7 +87,7 @@ def _pool(data: Path) -> Iterator[SpaceUse]:
     if root.is_mount():
         within = os.statvfs(root)
         used = min(allocated, (within.f_blocks - within.f_bfree) * within.f_frsize)
-        yield SpaceUse("data: disk pool, written by disks and disk images", used, 1, str(root))
+        yield SpaceUse("data: disk pool, written by disks, images and volumes", used, 1, str(root))
     yield SpaceUse("data: disk pool, free for disks", allocated - used, 1, str(file))
 
 

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aenv.sdk._sync import Files, Process, Sandbox, Snapshot, Watch
+    from aenv.sdk._sync import Files, Process, Sandbox, Snapshot, Template, Volume, Watch
     from aenv.sdk.archives import Progress
+    from aenv.sdk.building import BuiltTemplate
     from aenv.sdk.events import Exited, Output, OutputCallback, ProcessEvent, Started
     from aenv.sdk.files import AsyncFiles
     from aenv.sdk.processes import AsyncProcess
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     )
     from aenv.sdk.sandboxes import AsyncSandbox
     from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
+    from aenv.sdk.templates import AsyncTemplate
+    from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
     from aenv.sdk.watches import AsyncWatch
 
 _HOMES = {
-    "_sync": ("Files", "Process", "Sandbox", "Snapshot", "Watch"),
+    "_sync": ("Files", "Process", "Sandbox", "Snapshot", "Template", "Volume", "Watch"),
     "archives": ("Progress",),
+    "building": ("BuiltTemplate",),
     "events": ("Exited", "Output", "OutputCallback", "ProcessEvent", "Started"),
     "files": ("AsyncFiles",),
     "processes": ("AsyncProcess",),
@@ -44,6 +48,8 @@ _HOMES = {
     ),
     "sandboxes": ("AsyncSandbox",),
     "snapshots": ("AsyncSnapshot", "SnapshotInfo"),
+    "templates": ("AsyncTemplate",),
+    "volumes": ("AsyncVolume", "VolumeFile", "VolumeInfo"),
     "watches": ("AsyncWatch",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -53,7 +59,10 @@ __all__ = [
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSnapshot",
+    "AsyncTemplate",
+    "AsyncVolume",
     "AsyncWatch",
+    "BuiltTemplate",
     "CommandResult",
     "EntryInfo",
     "Exited",
@@ -71,7 +80,11 @@ __all__ = [
     "Snapshot",
     "SnapshotInfo",
     "Started",
+    "Template",
     "TemplateSummary",
+    "Volume",
+    "VolumeFile",
+    "VolumeInfo",
     "Watch",
 ]
 

@@ -15,13 +15,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TARGET = HERE / "_sync.py"
 PARTS = ("running.py", "lifecycles.py")
-SOURCES = ("watches.py", "processes.py", "files.py", "snapshots.py", "sandboxes.py")
+SOURCES = (
+    *("watches.py", "processes.py", "files.py", "snapshots.py", "templates.py"),
+    *("volumes.py", "sandboxes.py"),
+)
 HEAD = '''"""The sync face, derived from the async one: ``python -m aenv.sdk._derive`` writes it."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
@@ -29,6 +32,7 @@ from typing import IO, Literal
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk._loops import iterate, run, threaded
 from aenv.sdk.archives import Progress
+from aenv.sdk.building import BuiltTemplate
 from aenv.sdk.events import OutputCallback, ProcessEvent
 from aenv.sdk.files import AsyncFiles
 from aenv.sdk.launches import LOGIN_SHELL, Command, SignalName
@@ -43,13 +47,15 @@ from aenv.sdk.results import (
 )
 from aenv.sdk.sandboxes import AsyncSandbox
 from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
+from aenv.sdk.templates import AsyncTemplate
+from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
 from aenv.sdk.watches import AsyncWatch
 '''
 _DUNDERS = {"__aiter__": "__iter__", "__aenter__": "__enter__", "__aexit__": "__exit__"}
 _REPR = """    def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")
 """
-_CALLBACKS = ("on_stdout", "on_stderr")
+_CALLBACKS = ("on_stdout", "on_stderr", "on_log")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

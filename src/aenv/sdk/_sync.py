@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
@@ -11,6 +11,7 @@ from typing import IO, Literal
 from aenv.models.sandboxes import NetworkPolicy, SandboxMetrics
 from aenv.sdk._loops import iterate, run, threaded
 from aenv.sdk.archives import Progress
+from aenv.sdk.building import BuiltTemplate
 from aenv.sdk.events import OutputCallback, ProcessEvent
 from aenv.sdk.files import AsyncFiles
 from aenv.sdk.launches import LOGIN_SHELL, Command, SignalName
@@ -25,6 +26,8 @@ from aenv.sdk.results import (
 )
 from aenv.sdk.sandboxes import AsyncSandbox
 from aenv.sdk.snapshots import AsyncSnapshot, SnapshotInfo
+from aenv.sdk.templates import AsyncTemplate
+from aenv.sdk.volumes import AsyncVolume, VolumeFile, VolumeInfo
 from aenv.sdk.watches import AsyncWatch
 
 
@@ -274,12 +277,234 @@ class Snapshot:
         cls,
         snapshot_id: str,
         *,
+        all_tags: bool = False,
         url: str | None = None,
         api_key: str | None = None,
         profile: str | None = None,
     ) -> bool:
-        """Free it; sandboxes that were started from it run on. False when there is none."""
-        return run(AsyncSnapshot.delete(snapshot_id, url=url, api_key=api_key, profile=profile))
+        """Free it; sandboxes that were started from it run on. False when there is none. A name
+        means its default tag; ``all_tags``: every tag of that name.
+        """
+        return run(
+            AsyncSnapshot.delete(
+                snapshot_id, all_tags=all_tags, url=url, api_key=api_key, profile=profile
+            )
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Template:
+    """What sandboxes are to start from: an image or a Dockerfile, and steps after it.
+
+    Each method gives a template with one step more, so that several can go on from one. Steps run
+    as the image's user, else as root, and nothing in them is replaced on the way.
+    """
+
+    _core: AsyncTemplate
+
+    @classmethod
+    def _of(cls, core: AsyncTemplate) -> Template:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @classmethod
+    def from_image(cls, image: str, *, context: str | Path = ".") -> Template:
+        """``image``: of a registry, or a template's name. ``context``: where files are copied
+        from.
+        """
+        return cls._of(AsyncTemplate.from_image(image, context=context))
+
+    @classmethod
+    def from_dockerfile(
+        cls,
+        context: str | Path = ".",
+        *,
+        dockerfile: str | Path | None = None,
+        build_args: Mapping[str, str] | None = None,
+        target: str | None = None,
+    ) -> Template:
+        """InvalidRequestError names the file and line of a mistake."""
+        return cls._of(
+            AsyncTemplate.from_dockerfile(
+                context, dockerfile=dockerfile, build_args=build_args, target=target
+            )
+        )
+
+    def run(self, command: Command, *, user: str | None = None) -> Template:
+        """``command``: a line for ``/bin/sh``, or a program with its arguments."""
+        return Template._of(self._core.run(command, user=user))
+
+    def copy(
+        self, source: str, target: str, *, owner: str | None = None, mode: int | None = None
+    ) -> Template:
+        """Files of the context, as a Dockerfile's COPY takes them; root's unless ``owner`` says."""
+        return Template._of(self._core.copy(source, target, owner=owner, mode=mode))
+
+    def env(self, variables: Mapping[str, str]) -> Template:
+        return Template._of(self._core.env(variables))
+
+    def workdir(self, path: str) -> Template:
+        return Template._of(self._core.workdir(path))
+
+    def user(self, name: str) -> Template:
+        return Template._of(self._core.user(name))
+
+    def build(
+        self,
+        name: str,
+        *,
+        tags: Sequence[str] = (),
+        cpu: float | None = None,
+        memory_mb: int | None = None,
+        start_cmd: str | None = None,
+        ready_cmd: str | None = None,
+        no_cache: bool = False,
+        host_registries: bool = True,
+        on_log: OutputCallback | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> BuiltTemplate:
+        """Build it under ``name`` or ``name:tag``; ``Sandbox(name)`` starts from it afterwards.
+
+        ``start_cmd`` runs in it, "image": what the image's ENTRYPOINT and CMD say; it is ready when
+        ``ready_cmd`` succeeds. ``host_registries``: steps reach package registries as the server's
+        host does. ``on_log`` is given each line. Raises TemplateBuildError; cancelled, it ends the
+        build on the server.
+        """
+        return run(
+            self._core.build(
+                name,
+                tags=tags,
+                cpu=cpu,
+                memory_mb=memory_mb,
+                start_cmd=start_cmd,
+                ready_cmd=ready_cmd,
+                no_cache=no_cache,
+                host_registries=host_registries,
+                on_log=threaded(on_log),
+                url=url,
+                api_key=api_key,
+                profile=profile,
+            )
+        )
+
+    @classmethod
+    def delete(
+        cls,
+        name: str,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> bool:
+        """Free a template; False if there is none of that name."""
+        return run(AsyncTemplate.delete(name, url=url, api_key=api_key, profile=profile))
+
+    def __repr__(self) -> str:
+        return repr(self._core).removeprefix("Async")
+
+
+class Volume:
+    """A volume and its files; paths are those within it. ``url``, ``api_key`` and ``profile`` name
+    the server as for sandboxes.
+    """
+
+    _core: AsyncVolume
+
+    @classmethod
+    def _of(cls, core: AsyncVolume) -> Volume:
+        made = cls.__new__(cls)
+        made._core = core
+        return made
+
+    @property
+    def id(self) -> str:
+        return self._core.id
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        create: bool = True,
+        size_mb: int | None = None,
+        url: str | None = None,
+        api_key: str | None = None,
+        profile: str | None = None,
+    ) -> Volume:
+        """The volume of that name, or id, made if there is none. NotFoundError without ``create``.
+        ``size_mb``: of one that is made.
+        """
+        return cls._of(
+            run(
+                AsyncVolume.open(
+                    name, create=create, size_mb=size_mb, url=url, api_key=api_key, profile=profile
+                )
+            )
+        )
+
+    @classmethod
+    def list(
+        cls, *, url: str | None = None, api_key: str | None = None, profile: str | None = None
+    ) -> builtins.list[VolumeInfo]:
+        """By name."""
+        return run(AsyncVolume.list(url=url, api_key=api_key, profile=profile))
+
+    def close(self) -> None:
+        """Close the connections; the volume stays."""
+        run(self._core.close())
+
+    def info(self) -> VolumeInfo:
+        """As it is now."""
+        return run(self._core.info())
+
+    def seal(self) -> VolumeInfo:
+        """Make it read-only for good; ``digest`` is then that of its tree. ConflictError while a
+        sandbox may write to it.
+        """
+        return run(self._core.seal())
+
+    def delete(self) -> None:
+        """ConflictError names the sandboxes that have it, running or paused."""
+        run(self._core.delete())
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+        return run(self._core.read(path))
+
+    def stream(self, path: str) -> Generator[bytes, None, None]:
+        """A file, as it comes."""
+        return iterate(self._core.stream(path))
+
+    def download(self, path: str, target: str | Path) -> Path:
+        """A file, to one of this machine, which is there as a whole or as before."""
+        return run(self._core.download(path, target))
+
+    def write(self, path: str, data: str | bytes | Path) -> VolumeFile:
+        """A file, whole or as before; ``data``: its content, or a file of this machine. Folders
+        above it are made.
+        """
+        return run(self._core.write(path, data))
+
+    def files(self, path: str = "/", *, depth: int = 1) -> builtins.list[VolumeFile]:
+        """What is below a folder, ``depth`` (1 to 64) levels deep."""
+        return run(self._core.files(path, depth=depth))
+
+    def make_dir(self, path: str) -> VolumeFile:
+        """With the folders above it; one that is there stays as it is."""
+        return run(self._core.make_dir(path))
+
+    def remove(self, path: str) -> None:
+        """A folder with all in it. NotFoundError."""
+        run(self._core.remove(path))
 
     def __repr__(self) -> str:
         return repr(self._core).removeprefix("Async")
@@ -307,6 +532,7 @@ class Sandbox:
         auto_pause: bool = False,
         auto_pause_memory: bool = True,
         auto_resume: bool = False,
+        volumes: Mapping[str, str] | None = None,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -326,7 +552,7 @@ class Sandbox:
 
         ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
         ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
-        any traffic to it then resumes it.
+        any traffic to it then resumes it. ``volumes``: path in the sandbox → name of a volume.
         """
         self._core = run(
             AsyncSandbox.create(
@@ -338,6 +564,7 @@ class Sandbox:
                 auto_pause=auto_pause,
                 auto_pause_memory=auto_pause_memory,
                 auto_resume=auto_resume,
+                volumes=volumes,
                 cpu=cpu,
                 memory_mb=memory_mb,
                 disk_mb=disk_mb,
@@ -368,6 +595,7 @@ class Sandbox:
         auto_pause: bool = False,
         auto_pause_memory: bool = True,
         auto_resume: bool = False,
+        volumes: Mapping[str, str] | None = None,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -387,7 +615,7 @@ class Sandbox:
 
         ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
         ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
-        any traffic to it then resumes it.
+        any traffic to it then resumes it. ``volumes``: path in the sandbox → name of a volume.
         """
         return cls._of(
             run(
@@ -400,6 +628,7 @@ class Sandbox:
                     auto_pause=auto_pause,
                     auto_pause_memory=auto_pause_memory,
                     auto_resume=auto_resume,
+                    volumes=volumes,
                     cpu=cpu,
                     memory_mb=memory_mb,
                     disk_mb=disk_mb,

@@ -7,14 +7,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from json import loads
 from typing import Any
 
 from aenv._version import __version__
-from aenv.models.errors import AgentUnreachableError, ServerUnreachableError
-from aenv.models.sandboxes import AGENT_PORT
+from aenv.models.errors import (
+    AenvError,
+    AgentUnreachableError,
+    SandboxNotFoundError,
+    SandboxPausedError,
+    ServerUnreachableError,
+)
+from aenv.models.sandboxes import AGENT_PORT, SandboxState
 from aenv.sdk import connect, faults
 from aenv.sdk._httpx import httpx
 from aenv.sdk.codecs import JSON, Codec
@@ -23,6 +29,7 @@ from aenv.sdk.endpoints import Endpoint
 CONTROL_PATIENCE = 90.0
 CONTROL_TIMEOUT = httpx.Timeout(30, connect=5, read=CONTROL_PATIENCE)
 """A create may wait 45 s for a template that is being built."""
+STATE_PATIENCE = 10.0
 KEEPALIVE = 50
 """Seconds between the keepalive events asked of a stream; three missed ones mean that the peer is
 gone.
@@ -59,6 +66,7 @@ class Client:
         path: str,
         *,
         json: Any = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
         params: Mapping[str, str | int] | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float = CONTROL_PATIENCE,
@@ -71,6 +79,7 @@ class Client:
                 method,
                 path,
                 json=json,
+                content=content,
                 params=params,
                 headers={**self._credentials(), **(headers or {})},
                 timeout=httpx.Timeout(30, connect=5, read=patience),
@@ -83,6 +92,20 @@ class Client:
                 what=f"{method} {path}",
             )
         return answer
+
+    async def pieces(
+        self, path: str, *, params: Mapping[str, str | int], headers: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """What a GET answers, as it comes. Closing it hangs up."""
+        with _transport_errors(self.endpoint.url):
+            async with self.http.stream(
+                "GET", path, params=params, headers=headers, timeout=STREAM_TIMEOUT
+            ) as answer:
+                if answer.is_error:
+                    what = f"GET {path}"
+                    raise faults.from_response(answer.status_code, await answer.aread(), what=what)
+                async for piece in answer.aiter_bytes():
+                    yield piece
 
     async def lines(self, method: str, path: str) -> AsyncGenerator[dict[str, Any], None]:
         """A control-plane call that answers lines of JSON, as they come. Closing it hangs up."""
@@ -129,7 +152,7 @@ class Agent:
     async def rpc(
         self, method: str, message: dict[str, Any], *, user: str | None = None
     ) -> dict[str, Any]:
-        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+        async with self._errors():
             return await connect.unary(self.client.http, method, message, self.headers(user=user))
 
     async def stream(
@@ -151,7 +174,7 @@ class Agent:
             headers["x-aenv-stdout"] = "unlogged"
         if timeout is not None:
             headers["connect-timeout-ms"] = str(max(1, round(timeout * 1000)))
-        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+        async with self._errors():
             replies = connect.server_stream(
                 self.client.http, method, message, headers, STREAM_TIMEOUT, codec
             )
@@ -163,7 +186,7 @@ class Agent:
         self, method: str, messages: AsyncIterator[dict[str, Any]], codec: Codec
     ) -> None:
         """A call that is a stream of messages to the agent."""
-        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+        async with self._errors():
             await connect.client_stream(
                 self.client.http, method, messages, self.headers(), FEED_TIMEOUT, codec
             )
@@ -178,7 +201,7 @@ class Agent:
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> httpx.Response:
         """A plain HTTP request to the agent, read to its end."""
-        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+        async with self._errors():
             answer = await self.client.http.request(
                 method,
                 path,
@@ -187,7 +210,7 @@ class Agent:
                 content=content,
                 timeout=STREAM_TIMEOUT,
             )
-        self._check(answer, answer.content, f"{method} {path}")
+            self._check(answer, answer.content, f"{method} {path}")
         return answer
 
     @asynccontextmanager
@@ -195,17 +218,43 @@ class Agent:
         self, path: str, *, params: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         """A response whose body is read by the caller."""
-        with _transport_errors(self.client.endpoint.url, self.sandbox_id):
-            async with self.client.http.stream(
+        async with (
+            self._errors(),
+            self.client.http.stream(
                 "GET",
                 path,
                 params=params,
                 headers={**self.headers(), "accept-encoding": "identity"},
                 timeout=STREAM_TIMEOUT,
-            ) as answer:
-                if answer.is_error:
-                    self._check(answer, await answer.aread(), f"GET {path}")
-                yield answer
+            ) as answer,
+        ):
+            if answer.is_error:
+                self._check(answer, await answer.aread(), f"GET {path}")
+            yield answer
+
+    @asynccontextmanager
+    async def _errors(self) -> AsyncIterator[None]:
+        """The proxy answers for a paused sandbox as for one that is gone, as E2B's does, and what
+        is under way is cut by a pause as by an end: ask which it is.
+        """
+        try:
+            with _transport_errors(self.client.endpoint.url, self.sandbox_id):
+                yield
+        except (SandboxNotFoundError, AgentUnreachableError) as error:
+            if await self._paused():
+                raise SandboxPausedError(
+                    f"sandbox {self.sandbox_id} is paused; resume it with: "
+                    f"aenv resume {self.sandbox_id} (in a program: Sandbox.connect)"
+                ) from error
+            raise
+
+    async def _paused(self) -> bool:
+        try:
+            path = f"/sandboxes/{self.sandbox_id}"
+            answer = await self.client.call("GET", path, patience=STATE_PATIENCE)
+        except AenvError:
+            return False
+        return bool(answer.json().get("state") == SandboxState.PAUSED)
 
     @staticmethod
     def _check(answer: httpx.Response, content: bytes, what: str) -> None:
@@ -229,6 +278,6 @@ def _transport_errors(url: str, sandbox_id: str | None = None) -> Iterator[None]
         if sandbox_id is None:
             raise ServerUnreachableError(f"the server at {url} broke off: {detail}") from error
         raise AgentUnreachableError(
-            f"the connection to sandbox {sandbox_id} was cut: it was killed, reached its end of "
-            f"life, or its agent hangs; its end is in its log: aenv logs {sandbox_id} ({detail})"
+            f"the connection to sandbox {sandbox_id} was cut: it was killed, paused, reached its "
+            f"end of life, or its agent hangs; see its log: aenv logs {sandbox_id} ({detail})"
         ) from error

@@ -69,7 +69,8 @@ class EnvelopeReader:
             )
         if not self.ended:
             raise AgentUnreachableError(
-                "the connection to the sandbox was cut: it was killed or reached its end of life"
+                "the connection to the sandbox was cut: it was killed, paused or reached its end "
+                "of life"
             )
 
     def _reason(self) -> str:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from aenv.models.errors import (
     CapacityError,
@@ -40,6 +41,7 @@ class Create:
     auto_pause: bool = False
     auto_pause_memory: bool = True
     auto_resume: bool = False
+    volumes: Mapping[str, str] = field(default_factory=dict)
 
     async def send(self, client: Client, *, wait: float) -> dict[str, Any]:
         """Ask until it is there. A template that is being built is waited for, up to ``wait``
@@ -80,6 +82,9 @@ class Create:
             "diskSizeMB": self.disk_mb,
             "engine": self.engine,
         }
+        if self.volumes:
+            mounts = [{"name": name, "path": path} for path, name in self.volumes.items()]
+            body["volumeMounts"] = mounts
         if self.secrets:
             body["secretEnvVars"] = list(self.secrets)
         if self.auto_pause:
@@ -111,3 +116,9 @@ async def default_template(client: Client) -> str:
 async def templates(client: Client) -> list[TemplateSummary]:
     answer = await client.call("GET", "/templates")
     return [TemplateSummary.from_wire(entry) for entry in answer.json()]
+
+
+async def delete_template(client: Client, name: str) -> None:
+    """Free a template, and never a snapshot of that name. NotFoundError."""
+    found = (await client.call("GET", f"/templates/{quote(name, safe='/:')}")).json()
+    await client.call("DELETE", f"/templates/{found['templateID']}")

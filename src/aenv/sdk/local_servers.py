@@ -29,6 +29,10 @@ from aenv.sdk.holders import holder_of, running
 IDLE_EXIT = 600
 """Seconds without sandbox or request after which a server that was started on demand ends."""
 START_DEADLINE = 60.0
+PATIENCE = 10.0
+"""Seconds for the answer of a server whose process lives: on a busy host that takes a while, and a
+second server could not have its data folder anyway.
+"""
 LOG_NAME = "server.log"
 SETTINGS_NAME = "config.toml"
 _NO_ENGINE = (
@@ -82,7 +86,7 @@ def find(folders: Folders, *, api_key: str | None = None, strict: bool = False) 
         places.append((Path(default.data), default))
     for data, profile in places:
         url = running(data)
-        if url and answers(url):
+        if url and answers(url, timeout=PATIENCE):
             return Endpoint(url, api_key or (profile.api_key if profile else None))
     return None
 

@@ -64,6 +64,7 @@ class AsyncSandbox(Commands, Lifecycle):
         auto_pause: bool = False,
         auto_pause_memory: bool = True,
         auto_resume: bool = False,
+        volumes: Mapping[str, str] | None = None,
         cpu: float | None = None,
         memory_mb: int | None = None,
         disk_mb: int | None = None,
@@ -83,7 +84,7 @@ class AsyncSandbox(Commands, Lifecycle):
 
         ``secrets`` are variables that forks and sandboxes from its snapshots are not given. With
         ``auto_pause`` it is paused at the end of its time instead of killed, with ``auto_resume``
-        any traffic to it then resumes it.
+        any traffic to it then resumes it. ``volumes``: path in the sandbox → name of a volume.
         """
         request = Create(
             template=template,
@@ -93,6 +94,7 @@ class AsyncSandbox(Commands, Lifecycle):
             auto_pause=auto_pause,
             auto_pause_memory=auto_pause_memory,
             auto_resume=auto_resume,
+            volumes=volumes or {},
             metadata=metadata or {},
             cpu=cpu,
             memory_mb=memory_mb,

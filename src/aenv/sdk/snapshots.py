@@ -143,14 +143,23 @@ class AsyncSnapshot:
         cls,
         snapshot_id: str,
         *,
+        all_tags: bool = False,
         url: str | None = None,
         api_key: str | None = None,
         profile: str | None = None,
     ) -> bool:
-        """Free it; sandboxes that were started from it run on. False when there is none."""
+        """Free it; sandboxes that were started from it run on. False when there is none. A name
+        means its default tag; ``all_tags``: every tag of that name.
+        """
         client = await servers.connect(url, api_key, profile)
         try:
-            await client.call("DELETE", f"/templates/{quote(snapshot_id, safe='')}")
+            reference = snapshot_id
+            if all_tags:
+                answer = await client.call("GET", "/snapshots", params={"name": snapshot_id})
+                if not (found := answer.json()):
+                    return False
+                reference = SnapshotInfo.from_wire(found[0]).template
+            await client.call("DELETE", f"/templates/{quote(reference, safe='')}")
         except NotFoundError:
             return False
         finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aenv.models.errors import (
     AenvError,
+    CommandNotFoundError,
     ConflictError,
     DiskFullError,
     InvalidRequestError,
@@ -182,7 +183,7 @@ async def _released(process: AsyncProcess) -> AsyncIterator[None]:
 async def _started(agent: Agent, launch: Launch) -> AsyncProcess:
     try:
         return await processes.start(agent, launch)
-    except NotFoundError as error:
+    except CommandNotFoundError as error:  # the shell that looks for it
         raise _TarMissingError(str(error)) from error
 
 

@@ -22,6 +22,7 @@ from aenv.server.routers import (
     storage,
     tags,
     templates,
+    volumes,
 )
 
 ORDER = (
@@ -33,6 +34,7 @@ ORDER = (
     storage.router,
     builds.router,
     tags.router,
+    volumes.router,
 )
 
 

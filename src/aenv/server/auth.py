@@ -6,6 +6,7 @@ here.
 | ``/health``, ``/openapi.json`` | nothing |
 | ``/metrics`` | nothing from loopback without a forwarding header, else a key |
 | ``PUT /templates/{id}/files/{hash}`` | the signature in the link |
+| ``/volumecontent/*`` | the volume's token, as ``Authorization: Bearer`` |
 | ``/admin/*`` | an admin key |
 | everything else | a key, in exactly one ``X-API-Key`` header |
 """
@@ -25,6 +26,8 @@ from aenv.server import errors
 OPEN = frozenset({"/health", "/openapi.json"})
 KEY = b"x-api-key"
 UPLOAD = re.compile(r"/templates/[^/]+/files/[^/]+\Z")
+CONTENT = "/volumecontent/"
+CONTENT_FILE = re.compile(r"/volumecontent/[^/]+/file\Z")
 
 
 class Authenticated:
@@ -69,12 +72,16 @@ def caller_of(request: Request) -> Caller:
 def is_open(scope: Scope) -> bool:
     """Whether a request needs no key."""
     path = scope["path"]
-    return path in OPEN or is_upload(scope) or (path == "/metrics" and _is_local(scope))
+    if path in OPEN or path.startswith(CONTENT) or is_upload(scope):
+        return True
+    return path == "/metrics" and _is_local(scope)
 
 
 def is_upload(scope: Scope) -> bool:
-    """Whether it carries the files of a build, and the right to, in its link."""
-    return scope["method"] == "PUT" and UPLOAD.match(scope["path"]) is not None
+    """Whether it carries a file, of a build or of a volume, and its own proof of the right to."""
+    path = scope["path"]
+    known = UPLOAD.match(path) or CONTENT_FILE.match(path)
+    return scope["method"] == "PUT" and known is not None
 
 
 def _is_local(scope: Scope) -> bool:

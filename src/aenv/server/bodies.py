@@ -15,6 +15,7 @@ from aenv.control.networks import NetworkRequest, policy
 from aenv.control.requests import CreateRequest
 from aenv.control.resumes import Call
 from aenv.models.errors import InvalidRequestError
+from aenv.server.volume_bodies import VolumeMountBody
 from aenv.server.wire import Body, StrictBody
 
 V1_TIMEOUT = 15
@@ -85,7 +86,7 @@ class NewSandbox(Body):
     secret_env_vars: list[str] | None = None
     mcp: dict[str, Any] | None = None
     iam: dict[str, Any] | None = None
-    volume_mounts: list[Any] | None = None
+    volume_mounts: list[VolumeMountBody] | None = None
     network: Network | None = None
     cpu_count: Annotated[float, Field(gt=0, le=1024, strict=False)] | None = None
     memory_mb: Annotated[int, Field(ge=64, le=16 * 2**20)] | None = None
@@ -97,7 +98,7 @@ class NewSandbox(Body):
         return CreateRequest(
             template=self.template_id,
             timeout=default_timeout if self.timeout is None else self.timeout,
-            fingerprint=self._fingerprint(default_timeout),
+            fingerprint=fingerprint(self, default_timeout),
             idempotency_key=idempotency_key,
             metadata=self.metadata or {},
             env_vars=self.env_vars or {},
@@ -110,7 +111,7 @@ class NewSandbox(Body):
             auto_pause=bool(self.auto_pause),
             auto_pause_memory=self.auto_pause_memory is not False,
             auto_resume=bool(self.auto_resume and self.auto_resume.enabled),
-            volume_mounts=tuple(self.volume_mounts or ()),
+            volume_mounts=tuple(one.request() for one in self.volume_mounts or ()),
             iam=self.iam,
         )
 
@@ -128,9 +129,11 @@ class NewSandbox(Body):
             https_ports=network.https_ports or (),
         )
 
-    def _fingerprint(self, default_timeout: int) -> str:
-        content = [default_timeout, self.model_dump(mode="json", exclude_unset=True)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+def fingerprint(body: Body, default_timeout: int) -> str:
+    """What tells one body from another under the same idempotency key."""
+    content = [default_timeout, body.model_dump(mode="json", exclude_unset=True)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Connect(Body):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from aenv.control.builds import logins
+from aenv.control.builds.logins import Login
 from aenv.control.builds.plans import (
     DockerPlan,
     DockerStage,
@@ -14,8 +17,9 @@ from aenv.control.builds.plans import (
     Step,
     StepType,
 )
-from aenv.control.builds.service import NewBuild, sized
-from aenv.models.errors import InvalidRequestError, NotBuiltYetError
+from aenv.control.builds.service import NewBuild
+from aenv.models.errors import InvalidRequestError
+from aenv.models.registries import RegistryLogin
 from aenv.models.sandboxes import Resources
 from aenv.models.templates import ImageFacts
 from aenv.server.wire import Body, StrictBody
@@ -37,7 +41,11 @@ class NewTemplate(Body):
         name = self.name or self.alias
         if not name:
             raise InvalidRequestError("name: a template needs one")
-        resources = sized(defaults, self.cpu_count, self.memory_mb)
+        resources = replace(
+            defaults,
+            cpu=self.cpu_count if self.cpu_count is not None else defaults.cpu,
+            memory_mb=self.memory_mb if self.memory_mb is not None else defaults.memory_mb,
+        )
         return NewBuild(name, resources, tuple(self.tags or ()))
 
 
@@ -99,6 +107,32 @@ class DockerPlanBody(StrictBody):
         return DockerPlan(self.origin, tuple(one.stage() for one in self.stages), said)
 
 
+class RegistryBody(Body):
+    """By ``type``: ``registry``, ``aws`` or ``gcp``."""
+
+    type: Literal["registry", "aws", "gcp"]
+    username: str | None = Field(None, repr=False)
+    password: str | None = Field(None, repr=False)
+    aws_access_key_id: str | None = Field(None, alias="awsAccessKeyId", repr=False)
+    aws_secret_access_key: str | None = Field(None, repr=False)
+    aws_region: str | None = None
+    service_account_json: str | None = Field(None, repr=False)
+
+
+def _login(given: RegistryBody) -> Login:
+    """InvalidRequestError for what is missing."""
+    if given.type == "registry" and given.username and given.password:
+        return RegistryLogin(given.username, given.password)
+    keys = (given.aws_access_key_id, given.aws_secret_access_key, given.aws_region)
+    if given.type == "aws" and keys[0] and keys[1] and keys[2]:
+        return logins.amazon(keys[0], keys[1], keys[2])
+    if given.type == "gcp" and given.service_account_json:
+        return logins.google(given.service_account_json)
+    raise InvalidRequestError(
+        f"fromImageRegistry: what a login of type {given.type} needs is missing"
+    )
+
+
 class StartBuild(Body):
     """Ours are ``hostRegistries``: steps reach package registries as the host does; ``startImage``:
     the start command is the image's ENTRYPOINT and CMD; ``docker``: a Dockerfile, of whose last
@@ -107,7 +141,7 @@ class StartBuild(Body):
 
     from_image: Annotated[str, Field(max_length=512)] | None = None
     from_template: Annotated[str, Field(max_length=255)] | None = None
-    from_image_registry: dict[str, Any] | None = Field(None, repr=False)
+    from_image_registry: RegistryBody | None = Field(None, repr=False)
     force: bool | None = None
     steps: Annotated[list[StepBody], Field(max_length=1000)] = Field(default_factory=list)
     start_cmd: str | None = None
@@ -118,10 +152,6 @@ class StartBuild(Body):
 
     def plan(self) -> Plan:
         """InvalidRequestError for what cannot be built."""
-        if self.from_image_registry:
-            raise NotBuiltYetError(
-                "fromImageRegistry: log the server's user in to the registry instead"
-            )
         return Plan(
             steps=tuple(step.step() for step in self.steps),
             image=self.from_image or None,
@@ -132,6 +162,7 @@ class StartBuild(Body):
             host_registries=bool(self.host_registries),
             start_image=bool(self.start_image),
             docker=self.docker.plan() if self.docker else None,
+            login=_login(self.from_image_registry) if self.from_image_registry else None,
         )
 
 

@@ -93,8 +93,8 @@ class Observed:
 
 
 class Limited:
-    """Answers 413 to a body above ``limit`` bytes, announced or not, without keeping it. The files
-    of a build are streamed, and bounded where they are kept.
+    """Answers 413 to a body above ``limit`` bytes, announced or not, without keeping it. Files
+    of builds and volumes are streamed, and bounded where they are kept.
     """
 
     def __init__(self, app: ASGIApp, limit: int = MAX_BODY) -> None:

@@ -35,7 +35,7 @@ class Sandbox(Reply):
             sandbox_id=record.id,
             client_id=system.settings.folders.instance,
             envd_version=ENVD_VERSION,
-            alias=record.template,
+            alias=system.building.library.names.get(record.template_id, record.template),
             envd_access_token=record.access_token,
             traffic_access_token=record.traffic_token,
             domain=system.domain,
@@ -80,6 +80,15 @@ class NetworkReply(Reply):
     mask_request_host: str | None
 
 
+class VolumeMount(Reply):
+    """``readOnly`` and ``ownCopy`` are ours."""
+
+    name: str
+    path: str
+    read_only: bool
+    own_copy: bool
+
+
 class SandboxDetail(ListedSandbox):
     """``restored``, ``note``, ``parentSandboxID`` and ``parentSnapshotID`` are ours: how it last
     came back (hot, warm, or booted from its disk), why not as asked, what it was made from.
@@ -93,7 +102,7 @@ class SandboxDetail(ListedSandbox):
     domain: str
     network: NetworkReply
     lifecycle: Lifecycle
-    volume_mounts: list[Any]
+    volume_mounts: list[VolumeMount]
     pause_mode: str | None = None
     envd_unresponsive_at_pause: bool | None = None
     restored: str | None = None
@@ -125,7 +134,10 @@ class SandboxDetail(ListedSandbox):
                 auto_resume=record.auto_resume,
                 on_timeout="pause" if record.auto_pause else "kill",
             ),
-            volume_mounts=[],
+            volume_mounts=[
+                VolumeMount(name=one.name, path=one.path, read_only=one.read_only, own_copy=one.own)
+                for one in record.volumes
+            ],
             **{name: value for name, value in said.items() if value},
         )
 
@@ -198,7 +210,7 @@ def _listed(record: SandboxRecord, system: System) -> dict[str, Any]:
     paused = record.state in (SandboxState.PAUSED, SandboxState.RESUMING)
     return {
         "template_id": record.template_id,
-        "alias": record.template,
+        "alias": system.building.library.names.get(record.template_id, record.template),
         "sandbox_id": record.id,
         "client_id": system.settings.folders.instance,
         "started_at": wire_time(record.started_at),

@@ -9,27 +9,15 @@ from fastapi import APIRouter
 from aenv.models.errors import NotBuiltYetError
 
 BUILDS = "builds from an image that the client pushes are not served; use POST /v3/templates"
-VOLUMES = "volumes are not built yet"
 SECRETS = "secrets are not built yet"
 TEAMS = "teams are not built yet"
 KEYS = "managing API keys over the API is not built yet"
-COLD = "starting from an image is not built yet; start from a template"
 ADMIN = "this admin route is not built yet"
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("POST", "/sandboxes-cold", COLD),
     ("POST", "/templates", BUILDS),
     ("POST", "/templates/{templateID}", BUILDS),
     ("POST", "/templates/{templateID}/builds/{buildID}", BUILDS),
-    ("GET", "/volumes", VOLUMES),
-    ("POST", "/volumes", VOLUMES),
-    ("GET", "/volumes/{volumeID}", VOLUMES),
-    ("DELETE", "/volumes/{volumeID}", VOLUMES),
-    ("GET", "/volumecontent/{volumeID}/{kind}", VOLUMES),
-    ("POST", "/volumecontent/{volumeID}/{kind}", VOLUMES),
-    ("PUT", "/volumecontent/{volumeID}/{kind}", VOLUMES),
-    ("PATCH", "/volumecontent/{volumeID}/{kind}", VOLUMES),
-    ("DELETE", "/volumecontent/{volumeID}/{kind}", VOLUMES),
     ("GET", "/secrets", SECRETS),
     ("POST", "/secrets", SECRETS),
     ("GET", "/secrets/{secretID}", SECRETS),

@@ -89,6 +89,11 @@ def all_templates(db: Connection, team: str) -> list[TemplateRecord]:
     return [TemplateRecord(**row._mapping) for row in db.execute(found)]
 
 
+def names(db: Connection) -> dict[str, str]:
+    """Of all teams' templates, by id."""
+    return {row.id: row.name for row in db.execute(select(templates.c.id, templates.c.name))}
+
+
 def set_public(db: Connection, template_id: str, public: bool, now: int) -> None:
     db.execute(
         update(templates).where(templates.c.id == template_id).values(public=public, updated_at=now)
@@ -114,11 +119,28 @@ def get(db: Connection, build_id: str) -> BuildRecord | None:
     return _record(row) if row else None
 
 
+def ids(db: Connection) -> frozenset[str]:
+    """Of all builds."""
+    return frozenset(db.scalars(select(builds.c.id)))
+
+
 def of_template(db: Connection, template_id: str) -> list[BuildRecord]:
     """The newest first."""
     order = (builds.c.created_at.desc(), builds.c.id.desc())
     found = select(builds).where(builds.c.template_id == template_id).order_by(*order)
     return [_record(row) for row in db.execute(found)]
+
+
+def forget_oldest(db: Connection, template_id: str, keep: int) -> list[str]:
+    """Remove builds beyond the ``keep`` newest that are over and that no tag names; their ids."""
+    named = {one.build_id for one in tags_of(db, template_id)}
+    doomed = [
+        one.id
+        for one in of_template(db, template_id)[keep:]
+        if one.id not in named and one.status not in UNFINISHED
+    ]
+    db.execute(delete(builds).where(builds.c.id.in_(doomed)))
+    return doomed
 
 
 def unfinished(db: Connection) -> list[BuildRecord]:

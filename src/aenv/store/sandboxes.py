@@ -206,7 +206,8 @@ def _filters(wanted: Page) -> list[ColumnElement[bool]]:
         _alive(wanted.alive_at),
     ]
     if wanted.template is not None:
-        found.append(sandboxes.c.template == wanted.template)
+        named = (sandboxes.c.template, sandboxes.c.template_id)
+        found.append(or_(*(column == wanted.template for column in named)))
     if wanted.started_after is not None:
         found.append(sandboxes.c.started_at > wanted.started_after)
     found.extend(

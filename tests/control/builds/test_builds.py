@@ -400,6 +400,29 @@ async def test_a_new_build_takes_the_tag_and_the_old_image_is_freed(yard: Yard) 
     assert {kept.snapshot_id, new.snapshot_id} <= set(yard.node.images)
 
 
+async def test_old_builds_are_forgotten_with_their_logs(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aenv.control.builds import service
+
+    monkeypatch.setattr(service, "KEPT_BUILDS", 3)
+    tagged = await yard.build(name="app:v1")
+    others = []
+    for _ in range(5):
+        yard.clock.pass_time(1)
+        others.append(await yard.build())
+    template = await yard.system.building.library.get(TEAM, "app")
+    assert template is not None
+    kept = [one.id for one in template.builds]
+    assert set(kept) == {tagged.id, *(one.id for one in others[-3:])}
+    logs = {path.stem for path in (yard.root / "data" / "builds" / "logs").iterdir()}
+    assert logs == set(kept)
+    (yard.root / "data" / "builds" / "logs" / "gone.jsonl").write_text("")
+    await yard.abandon()
+    await yard.restart()
+    assert {p.stem for p in (yard.root / "data" / "builds" / "logs").iterdir()} == set(kept)
+
+
 async def test_a_template_outlives_a_restart(yard: Yard) -> None:
     build = await yard.build(run("a"))
     await yard.abandon()

@@ -40,7 +40,7 @@ async def test_those_used_longest_ago_are_dropped(tmp_path: Path) -> None:
 async def test_bytes_count_too(tmp_path: Path) -> None:
     yard = Yard(tmp_path, options={"builds": BuildSettings(cache_mb=1)})
     await yard.open()
-    yard.system.building.layers._most_bytes = 2500  # the fake's disks hold 1000 of their own
+    yard.system.building.layers._most_bytes = 4500  # disks of 3000, of which 1000 are their own
     build = await yard.build(*(run(str(n)) for n in range(6)))
     await yard.settled()
     assert build.status is BuildStatus.READY

@@ -78,7 +78,7 @@ class Yard(House):
         return [entry.message for entry in await self.system.building.builds.log(build.id)]
 
     async def layer_keys(self) -> list[str]:
-        return [one.key for one in await self.system.catalog.read(layers.oldest)]
+        return [one.layer.key for one in await self.system.catalog.read(layers.oldest)]
 
     async def settled(self) -> None:
         """Until what runs in the background has ended."""

@@ -145,6 +145,23 @@ async def test_a_snapshot_that_is_deleted_soon_is_not_read_for_a_checksum(
     assert read == [ONE, THREE]
 
 
+async def test_many_may_delete_one_at_once(store: SnapshotStore) -> None:
+    folder = await keep(store, ONE)
+    dropping = 0
+
+    async def drop_disk() -> None:
+        nonlocal dropping
+        dropping += 1
+        assert dropping == 1
+        await asyncio.sleep(0.01)
+        dropping -= 1
+
+    await asyncio.gather(*(store.delete(ONE, drop_disk) for _ in range(8)))
+
+    assert not folder.exists()
+    assert [path for path in folder.parent.iterdir() if ONE in path.name] == []
+
+
 async def test_of_one_that_is_deleted_while_it_is_read_nothing_is_said(
     store: SnapshotStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,7 @@ from aenv.control.builds import keys
 from aenv.control.builds.contexts import Context
 from aenv.control.builds.journals import Journal
 from aenv.control.builds.library import Library
+from aenv.control.builds.logins import Login, resolved
 from aenv.control.builds.plans import Plan
 from aenv.control.templates import BUILT_IN, Templates
 from aenv.models.errors import NotFoundError, TemplateBuildError
@@ -49,7 +50,8 @@ class Bases:
         if plan.image is not None and _is_e2b_base(plan.image):
             return await self._of_node(team, "base", journal)
         if plan.image is not None:
-            return await self._of_node(team, ImageReference.parse(plan.image).name, journal)
+            name = ImageReference.parse(plan.image).name
+            return await self._of_node(team, name, journal, plan.login)
         assert plan.template is not None
         built = await self._library.find(team, plan.template)
         if built is None:
@@ -81,8 +83,10 @@ class Bases:
         context = Context(said.user or "root", said.workdir or "/", base.context.env)
         return replace(base, context=context)
 
-    async def _of_node(self, team: str, reference: str, journal: Journal) -> Base:
-        info = await self._brought_about(reference, journal)
+    async def _of_node(
+        self, team: str, reference: str, journal: Journal, login: Login | None = None
+    ) -> Base:
+        info = await self._brought_about(reference, journal, login)
         facts = info.image
         if facts is None:  # one of ours: the user is there
             context = Context(info.default_user, "", info.env)
@@ -95,13 +99,20 @@ class Bases:
             image=facts,
         )
 
-    async def _brought_about(self, reference: str, journal: Journal) -> TemplateInfo:
-        """Start or join its build or pull, to the end."""
+    async def _brought_about(
+        self, reference: str, journal: Journal, login: Login | None
+    ) -> TemplateInfo:
+        """Start or join its build or pull, to the end. With a login it is asked for anew, so that
+        nobody starts from an image whose registry would refuse him.
+        """
         known = [info.name for info in await self._templates.infos()]
         name = self._templates.name_of(reference, known)
+        own = await resolved(login) if login is not None else None
+        asks, waits = own is not None, own is not None or name not in known
         deadline, said = time.monotonic() + PULL_TIMEOUT, ""
-        while name not in known:
-            progress = await self._templates.ensure(name, wait=POLL)
+        while waits:
+            progress = await self._templates.ensure(name, wait=POLL, anew=asks, login=own)
+            asks = False
             if progress.status is TemplateStatus.ERROR:
                 raise TemplateBuildError(
                     f"{name} could not be brought about: {progress.error or progress.step}"
@@ -111,7 +122,7 @@ class Bases:
                 journal.say(f"[base] {name}: {progress.fraction:.0%} {said}", step="base")
             if time.monotonic() > deadline:
                 raise TemplateBuildError(f"{name} was not there within {PULL_TIMEOUT:g} s")
-            known = [info.name for info in await self._templates.infos()]
+            waits = progress.status is not TemplateStatus.READY
         for info in await self._templates.infos():
             if info.name == name:
                 return info

@@ -101,9 +101,16 @@ class Benches:
         return found
 
     async def keep(
-        self, bench: Bench, team: str, kind: SnapshotKind, template_id: str | None = None
+        self,
+        bench: Bench,
+        team: str,
+        kind: SnapshotKind,
+        template_id: str | None = None,
+        parent: str | None = None,
     ) -> tuple[SnapshotImage, SnapshotRecord]:
-        """Its disk now, and for a template its memory too. The caller records it, or drops it."""
+        """Its disk now, and for a template its memory too. The caller records it, or drops it.
+        ``parent``: the snapshot that it goes on from.
+        """
         memory = kind is SnapshotKind.TEMPLATE
         snapshot_id = new_snapshot_id()
         async with deadline(SNAPSHOT_TIMEOUT, "keeping the disk of a build"):
@@ -127,6 +134,7 @@ class Benches:
             created_at=now,
             updated_at=now,
             template_id=template_id,
+            parent=parent,
         )
 
     async def _boot(self, spec: SandboxSpec, journal: Journal) -> str:

@@ -53,7 +53,7 @@ class BuildHouse:
             reserve=settings.disk_reserve_mb * MIB,
         )
         library = Library(catalog, images, clock)
-        layers = Layers(catalog, images, clock, most_bytes=bounds.cache_mb * MIB)
+        layers = Layers(catalog, node, images, clock, most_bytes=bounds.cache_mb * MIB)
         benches = Benches(node, clock, settings.engine)
         bases = Bases(templates, library)
         runs = Runs(bases, benches, layers, Steps(archives), images, patience)
@@ -73,5 +73,6 @@ class BuildHouse:
 
     async def open(self) -> None:
         """Before the node starts: settle what a stopped server left."""
+        await self.library.open()
         await self.archives.open()
         await self.builds.open()

@@ -11,24 +11,36 @@ import structlog
 from sqlalchemy import Connection
 
 from aenv.control.clocks import Clock
+from aenv.control.deadlines import deadline
 from aenv.control.images import Images
+from aenv.models.errors import AenvError
 from aenv.models.snapshots import SnapshotImage
+from aenv.node.port import Node
 from aenv.store import layers as rows
 from aenv.store import snapshots
 from aenv.store.catalog import Catalog
-from aenv.store.layers import LayerRecord
+from aenv.store.layers import LayerRecord, LayerSize
 from aenv.store.records import SnapshotRecord
 
 log = structlog.get_logger()
+SIZES_TIMEOUT = 60.0
 
 
 class Layers:
     """``most_bytes`` and ``most``: what they may hold together."""
 
     def __init__(
-        self, catalog: Catalog, images: Images, clock: Clock, *, most_bytes: int, most: int = 500
+        self,
+        catalog: Catalog,
+        node: Node,
+        images: Images,
+        clock: Clock,
+        *,
+        most_bytes: int,
+        most: int = 500,
     ) -> None:
         self._catalog = catalog
+        self._node = node
         self._images = images
         self._clock = clock
         self._most_bytes = most_bytes
@@ -74,16 +86,36 @@ class Layers:
             self._free(old)
 
     async def shrink(self) -> None:
-        """Drop the longest unused until the rest is within bounds."""
+        """Drop the longest unused until the rest is within bounds. Never fails a build."""
+        try:
+            async with deadline(SIZES_TIMEOUT, "asking the node for its snapshots"):
+                await self._look_at_sizes()
+        except AenvError as error:
+            log.warning("sizes of cached steps not read", error=str(error))
         found = await self._catalog.read(rows.oldest)
-        total, count = sum(one.bytes for one in found), len(found)
-        for layer in found:
-            if total <= self._most_bytes and count <= self._most:
+        for one in list(found):
+            if _bytes(found) <= self._most_bytes and len(found) <= self._most:
                 return
+            if not self._held[one.layer.snapshot_id]:
+                found.remove(one)
+                await self._drop(one.layer)
+
+    async def forget(self, base: str) -> None:
+        """Free those that keep the image of a node's template, which is about to go."""
+        for layer in await self._catalog.read(lambda db: rows.above(db, base)):
             if self._held[layer.snapshot_id]:
                 continue
-            total, count = total - layer.bytes, count - 1
-            await self._drop(layer)
+            await self._forget(layer)
+            try:
+                await self._images.delete(layer.snapshot_id)
+            except (AenvError, TimeoutError):
+                self._images.drop(layer.snapshot_id)
+
+    async def _look_at_sizes(self) -> None:
+        """What a disk holds is known only some time after it was kept."""
+        images = await self._node.snapshots()
+        sizes = {one.id: (one.disk_bytes, one.memory_bytes, one.own_bytes) for one in images}
+        await self._catalog.write(lambda db: snapshots.resize(db, sizes))
 
     async def furthest(self, keys: Sequence[str]) -> LayerRecord | None:
         """The one furthest along ``keys`` that there is; all before it count as used, too."""
@@ -116,12 +148,15 @@ class Layers:
         else:
             self._images.drop(snapshot_id)
 
-    async def _drop(self, layer: LayerRecord) -> None:
+    async def _forget(self, layer: LayerRecord) -> None:
         def forget(db: Connection) -> None:
             rows.remove(db, [layer.key])
             snapshots.remove(db, [layer.snapshot_id])
 
         await self._catalog.write(forget)
+
+    async def _drop(self, layer: LayerRecord) -> None:
+        await self._forget(layer)
         self._free(layer.snapshot_id)
         log.info("cached step dropped", snapshot_id=layer.snapshot_id, bytes=layer.bytes)
 
@@ -153,3 +188,9 @@ class Session:
         """Whether it was not dropped before it was held."""
         now = await self._layers.furthest([found.key])
         return now is not None and now.snapshot_id == found.snapshot_id
+
+
+def _bytes(found: Sequence[LayerSize]) -> int:
+    """What cached disks hold together: of each what its parent does not, if that is there."""
+    disks = {one.layer.snapshot_id: one.disk for one in found}
+    return sum(max(one.own, one.disk - disks.get(one.parent or "", 0)) for one in found)

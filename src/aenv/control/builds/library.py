@@ -52,10 +52,17 @@ class Reference:
 
 
 class Library:
+    """``names``: of all built templates, by their ids."""
+
     def __init__(self, catalog: Catalog, images: Images, clock: Clock) -> None:
         self._catalog = catalog
         self._images = images
         self._clock = clock
+        self.names: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Learn what templates are called."""
+        self.names.update(await self._catalog.read(rows.names))
 
     async def find(self, team: str, reference: str) -> tuple[BuildRecord, SnapshotRecord] | None:
         """What a create by this reference starts from. NotFoundError when the template is there
@@ -150,6 +157,7 @@ class Library:
             return builds, loose
 
         builds, loose = await self._catalog.write(write)
+        self.names.pop(template_id, None)
         self._drop(loose)
         return builds
 

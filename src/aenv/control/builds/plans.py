@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from aenv.control.builds.logins import Login
 from aenv.models.errors import InvalidRequestError
 from aenv.models.templates import ImageFacts
 
@@ -99,7 +100,7 @@ class DockerPlan:
 class Plan:
     """``image``, ``template`` or ``docker.origin``: what it starts from. ``host_registries``: steps
     reach package registries as the host does. ``start_image``: the start command is what the image
-    says (ENTRYPOINT and CMD).
+    says (ENTRYPOINT and CMD). ``login``: to the registry of ``image``.
     """
 
     steps: tuple[Step, ...] = ()
@@ -110,6 +111,7 @@ class Plan:
     ready_cmd: str | None = None
     host_registries: bool = False
     start_image: bool = False
+    login: Login | None = field(default=None, repr=False)
     docker: DockerPlan | None = None
 
 

@@ -117,9 +117,11 @@ class Runs:
             walk = Walk(task, progress, held, done, "builder", "")
             end = await self._walk(walk, start, task.plan.steps)
             progress.step = "finalize"
-            made = await self._finalize(task, end)
+            return await self._finalize(task, end)
+
+    async def tidy(self) -> None:
+        """After a build: keep the cached steps within bounds."""
         await self._layers.shrink()
-        return made
 
     async def _stage(
         self,
@@ -160,7 +162,7 @@ class Runs:
                 return Finished(origin.at(found.snapshot_id), key, base.context, base)
             async with self._bench(task, origin) as bench:
                 await bench.work.make_user(DEFAULT_USER)
-                kept = await self._kept(task, bench, key, held)
+                kept = await self._kept(task, bench, key, held, origin)
         return Finished(kept, key, base.context, base)
 
     async def _walk(self, walk: Walk, start: Finished, steps: Sequence[Step]) -> Finished:
@@ -189,7 +191,7 @@ class Runs:
                     if bench is None:
                         bench = await open_bench.enter_async_context(self._bench(task, origin))
                     await self._do(walk, bench, stage, label)
-                    origin = await self._kept(task, bench, stage.key, held)
+                    origin = await self._kept(task, bench, stage.key, held, origin)
         if not stages:
             return start
         return replace(start, origin=origin, key=stages[-1].key, context=stages[-1].after)
@@ -227,9 +229,13 @@ class Runs:
         facts = GuestFacts(user="root")
         return self._benches.open(origin, task.resources, task.journal, facts, task.around)
 
-    async def _kept(self, task: Task, bench: Bench, key: str, held: Session) -> Origin:
+    async def _kept(
+        self, task: Task, bench: Bench, key: str, held: Session, before: Origin
+    ) -> Origin:
         """Keep the disk under its key."""
-        image, record = await self._benches.keep(bench, task.team, SnapshotKind.LAYER)
+        image, record = await self._benches.keep(
+            bench, task.team, SnapshotKind.LAYER, parent=before.snapshot
+        )
         try:
             await held.add(key, image, record)
         except BaseException:

@@ -41,6 +41,8 @@ from aenv.store.catalog import Catalog
 
 log = structlog.get_logger()
 MOST_WAITING = 64
+KEPT_BUILDS = 50
+"""Of one template, with their logs; those that a tag names stay besides."""
 CLOSE_GRACE = 30.0
 
 
@@ -100,6 +102,7 @@ class Builds:
                 )
 
         await self._catalog.write(settle)
+        await self.journals.keep_only(await self._catalog.read(rows.ids))
 
     async def close(self) -> None:
         self._closed = True
@@ -126,7 +129,7 @@ class Builds:
         check_tags(tags)
         now = self._clock.wall()
 
-        def write(db: Connection) -> tuple[TemplateRecord, BuildRecord]:
+        def write(db: Connection) -> tuple[TemplateRecord, BuildRecord, list[str]]:
             found = rows.template_named(db, team, parsed.name) or rows.template(db, parsed.name)
             if found is None or found.team != team:
                 if snapshots.named(db, team, parsed.name):
@@ -143,9 +146,13 @@ class Builds:
                 tags=tuple(tags),
             )
             rows.add(db, build)
-            return found, build
+            return found, build, rows.forget_oldest(db, found.id, KEPT_BUILDS)
 
-        return await self._catalog.write(write)
+        found, build, forgotten = await self._catalog.write(write)
+        for build_id in forgotten:
+            await self.journals.remove(build_id)
+        self._library.names[found.id] = found.name
+        return found, build
 
     async def start(self, team: str, template_id: str, build_id: str, plan: Plan) -> None:
         """Tell a build its steps. ConflictError when it was told before."""
@@ -226,7 +233,11 @@ class Builds:
             await self._failed(build, progress, task.journal, f"the server failed: {error!r}")
         finally:
             self._calls_off.pop(build.id, None)
-            self._activity.finish()
+            try:
+                if not self._closed:
+                    await self._runs.tidy()
+            finally:
+                self._activity.finish()
 
     async def _finish(self, build: BuildRecord, made: Made, journal: Journal) -> None:
         now = self._clock.wall()
@@ -247,13 +258,13 @@ class Builds:
             snapshots.remove(db, loose)
             return loose
 
+        journal.say("[finalize] The template is ready", step="finalize")
         try:
             loose = await self._catalog.write(write)
             await self._catalog.sync()
         except BaseException:
             self._images.drop(made.snapshot.id)
             raise
-        journal.say("[finalize] The template is ready", step="finalize")
         for snapshot_id in loose:
             self._images.drop(snapshot_id)
 
@@ -280,12 +291,3 @@ class Builds:
         self, build: BuildRecord, status: BuildStatus, **changes: object
     ) -> BuildRecord:
         return await self._catalog.write(lambda db: rows.advance(db, build, status, **changes))
-
-
-def sized(defaults: Resources, cpu: float | None, memory_mb: int | None) -> Resources:
-    """A build's resources: what was asked for, else the server's defaults."""
-    return replace(
-        defaults,
-        cpu=cpu if cpu is not None else defaults.cpu,
-        memory_mb=memory_mb if memory_mb is not None else defaults.memory_mb,
-    )

@@ -29,7 +29,7 @@ class FolderStore(Store):
 
     def start(self) -> None:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for pattern in (".new-*", ".images/.new-*", ".images/.dropped-*"):
+        for pattern in (".new-*", ".volumes/.new-*", ".images/.new-*", ".images/.dropped-*"):
             for leftover in self.root.glob(pattern):
                 remove_tree(leftover)
 

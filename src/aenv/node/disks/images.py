@@ -1,4 +1,6 @@
-"""Kept copies of disks, by name: made of a sandbox's volume, never changed, dropped as a whole.
+"""Kept copies of disks, by name: made of a sandbox's disk, never changed, dropped as a whole.
+
+Copies of the volumes it had are kept beside it, as ``{name}+{volume}``, and count as its bytes.
 
 Everything blocks.
 """
@@ -7,37 +9,47 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from aenv.models.errors import AenvError, ConflictError, DiskFullError, EngineError, NotFoundError
-from aenv.node.disks.stores import Store
+from aenv.node.disks.stores import VOLUMES, Store
 from aenv.node.engine import DiskImage
 
 _CHUNK = 1 << 20
 
 
-def save(store: Store, sandbox_id: str, name: str) -> DiskImage:
-    """Raises ConflictError (the name is taken), NotFoundError, DiskFullError, EngineError."""
+def save(store: Store, sandbox_id: str, name: str, volumes: Mapping[str, str]) -> DiskImage:
+    """``volumes``: the store's name of each, by id. Raises ConflictError (the name is taken),
+    NotFoundError, DiskFullError, EngineError.
+    """
     try:
         store.save(sandbox_id, name)
+        for volume_id, source in volumes.items():
+            store.save(f"{VOLUMES}/{source}", f"{name}+{volume_id}")
         return describe(store, name)
     except OSError as error:
         raise _failure(error, f"The disk of {sandbox_id} cannot be kept as {name}") from error
 
 
 def describe(store: Store, name: str) -> DiskImage:
-    usage = store.image_usage(name)
-    return DiskImage(name, usage.bytes, usage.own_bytes)
+    usages = [store.image_usage(one) for one in _parts(store, name) or [name]]
+    return DiskImage(name, sum(one.bytes for one in usages), sum(one.own_bytes for one in usages))
 
 
 def list_images(store: Store) -> list[DiskImage]:
     found = []
-    for name in store.images():
+    for name in sorted({name.partition("+")[0] for name in store.images()}):
         try:
             found.append(describe(store, name))
         except FileNotFoundError:
             continue  # dropped meanwhile
     return found
+
+
+def drop(store: Store, name: str) -> None:
+    for one in _parts(store, name):
+        store.drop(one)
 
 
 def verify(store: Store, name: str) -> None:
@@ -49,6 +61,11 @@ def verify(store: Store, name: str) -> None:
         for path in (Path(parent, file) for file in files):
             if path.is_file() and not path.is_symlink():
                 _read(path, path.relative_to(folder))
+
+
+def _parts(store: Store, name: str) -> list[str]:
+    """What is there of the disk's copy and of those of its volumes."""
+    return [one for one in store.images() if one.partition("+")[0] == name]
 
 
 def _read(path: Path, shown: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aenv.models.errors import (
@@ -27,6 +27,7 @@ from aenv.node.disks.loopstore import LoopStore
 from aenv.node.disks.overlays import UPPER, OverlayDisk, pool_is_full
 from aenv.node.disks.records import DiskRecord
 from aenv.node.disks.stores import MIB, PoolKind, Store, SubvolumeStore, nearest
+from aenv.node.disks.volumes import PoolVolumes
 from aenv.node.engine import DiskImage, Finding, Severity
 from aenv.node.host import Host
 
@@ -47,6 +48,7 @@ class DiskPool:
         self._store: Store = FolderStore(settings.folders.data / "disks", 0)
         self._mounted = settings.folders.instance_run / "sandboxes"
         self._keeper: asyncio.Task[None] | None = None
+        self.volumes = PoolVolumes(lambda: self._store)
 
     @property
     def kind(self) -> PoolKind:
@@ -99,14 +101,17 @@ class DiskPool:
         """Write what is dirty of a sandbox's disk, so that a copy of it is quick to make."""
         await asyncio.to_thread(self._store.sync, sandbox_id)
 
-    async def save(self, sandbox_id: str, name: str) -> DiskImage:
-        """Keep a copy of a sandbox's disk as an image of that name.
+    async def save(
+        self, sandbox_id: str, name: str, volumes: Mapping[str, str] | None = None
+    ) -> DiskImage:
+        """Keep a copy of a sandbox's disk as an image of that name, and with it of ``volumes`` (the
+        store's name of each, by id).
 
         Raises ConflictError (the name is taken), NotFoundError, DiskFullError, EngineError.
         """
         if not _NAME.match(name):
             raise EngineError(f"{name!r} is no name for a disk image.")
-        return await asyncio.to_thread(images.save, self._store, sandbox_id, name)
+        return await asyncio.to_thread(images.save, self._store, sandbox_id, name, volumes or {})
 
     async def images(self) -> list[DiskImage]:
         """All images with their sizes now."""
@@ -114,7 +119,7 @@ class DiskPool:
 
     async def drop(self, name: str) -> None:
         """Delete an image and free its bytes; idempotent. Disks made from it stay."""
-        await asyncio.to_thread(self._store.drop, name)
+        await asyncio.to_thread(images.drop, self._store, name)
 
     async def tree(self, name: str) -> Path:
         """The upper folder of an image. Raises NotFoundError."""

@@ -1,7 +1,7 @@
 """Where the volumes of disks live: here subvolumes with a quota, elsewhere plain folders.
 
-A volume is a folder ``<root>/<sandbox id>``, an image (a copy that never changes)
-``<root>/.images/<name>``. Everything here blocks.
+A disk is a folder ``<root>/<sandbox id>``, an image (a copy that never changes)
+``<root>/.images/<name>``, a volume ``<root>/.volumes/<name>``. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from aenv.node.host import Host
 
 MIB = 1 << 20
 _IMAGES = ".images"
+VOLUMES = ".volumes"
+"""``VOLUMES/name`` serves as the name of a disk wherever one is asked for."""
 _TURN = 2.0
 
 
@@ -96,8 +98,11 @@ class Store(ABC):
     def images(self) -> list[str]:
         return _folders_in(self.root / _IMAGES)
 
+    def volumes(self) -> list[str]:
+        return _folders_in(self.root / VOLUMES)
+
     def holds_any(self) -> bool:
-        return bool(self.names() or self.images())
+        return bool(self.names() or self.images() or self.volumes())
 
     def path(self, name: str) -> Path:
         return self.root / name

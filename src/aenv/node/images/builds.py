@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from aenv.models.errors import AenvError, HostSetupError
 from aenv.models.folders import Folders
+from aenv.models.registries import RegistryLogin
 from aenv.models.templates import TemplateProgress, TemplateStatus
 from aenv.node.images.progress import BuildState
 from aenv.node.images.recipes import Recipe
@@ -41,15 +42,22 @@ class Builds:
             return TemplateProgress(recipe.name, TemplateStatus.BUILDING, 0.0, "preparing")
         return found
 
-    async def ensure(self, recipe: Recipe, wait: float, *, anew: bool = False) -> TemplateProgress:
+    async def ensure(
+        self,
+        recipe: Recipe,
+        wait: float,
+        *,
+        anew: bool = False,
+        login: RegistryLogin | None = None,
+    ) -> TemplateProgress:
         """Start or join, and wait up to ``wait`` seconds for the end. ``anew``: also if it is
-        there, as the name may mean another image by now.
+        there, as the name may mean another image by now. ``login``: for the pull, if it is started.
         """
         if not anew and (now := await self.progress(recipe)).status is TemplateStatus.READY:
             return now
         task = self._tasks.get(recipe.name)
         if task is None or task.done():
-            building = self._bring_about(recipe, anew=anew)
+            building = self._bring_about(recipe, login, anew=anew)
             task = asyncio.create_task(building, name=f"build-{recipe.name}")
             task.add_done_callback(_note_outcome)
             self._tasks[recipe.name] = task
@@ -82,11 +90,13 @@ class Builds:
             return TemplateProgress(recipe.name, TemplateStatus.READY, 1.0, "done")
         return self._state(recipe).read()
 
-    async def _bring_about(self, recipe: Recipe, *, anew: bool) -> None:
+    async def _bring_about(
+        self, recipe: Recipe, login: RegistryLogin | None, *, anew: bool
+    ) -> None:
         """Return when the image is there or the reason why not is in the progress file."""
         try:
             async with asyncio.timeout(_BUILD_TIMEOUT), self._at_once:
-                while await self._attempt(recipe, anew=anew) == BUSY:
+                while await self._attempt(recipe, login, anew=anew) == BUSY:
                     await self._follow(recipe)
                     anew = False
         except TimeoutError:
@@ -100,7 +110,7 @@ class Builds:
         while await asyncio.to_thread(state.is_held):  # noqa: ASYNC110 - another process's lock
             await asyncio.sleep(_POLL)
 
-    async def _attempt(self, recipe: Recipe, *, anew: bool) -> int:
+    async def _attempt(self, recipe: Recipe, login: RegistryLogin | None, *, anew: bool) -> int:
         shelf = self._shelf_of(recipe)
         if not recipe.isolated:
             return await asyncio.to_thread(build, recipe, shelf)
@@ -109,20 +119,20 @@ class Builds:
                 self._fail, recipe, f"building {recipe.name} needs root on Linux"
             )
             return FAILED
-        return await self._run_worker(recipe, anew=anew)
+        return await self._run_worker(recipe, login, anew=anew)
 
     def _fail(self, recipe: Recipe, message: str) -> None:
         self._shelf_of(recipe).root.mkdir(parents=True, exist_ok=True)
         self._state(recipe).fail(message)
 
-    async def _run_worker(self, recipe: Recipe, *, anew: bool) -> int:
+    async def _run_worker(self, recipe: Recipe, login: RegistryLogin | None, *, anew: bool) -> int:
         try:
             worker = await asyncio.create_subprocess_exec(
                 *command(recipe, anew=anew),
                 stdin=PIPE,
                 stdout=DEVNULL,
                 stderr=PIPE,
-                env=environment(self._folders),
+                env=environment(self._folders, recipe.name, login),
                 start_new_session=True,
             )
         except FileNotFoundError as error:

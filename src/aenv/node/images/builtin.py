@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aenv.models.errors import InvalidRequestError, NotFoundError
+from aenv.models.errors import ConflictError, InvalidRequestError, NotFoundError
 from aenv.models.folders import Folders
 from aenv.models.references import ImageReference
 from aenv.node.images.base import BaseRecipe
@@ -14,7 +14,7 @@ NAMES = (BaseRecipe.name, HostRecipe.name)
 
 def recipe(name: str, folders: Folders, source: str | None = None) -> Recipe:
     """``source``: a folder or archive of this host instead of a registry, as ``oci:PATH`` or
-    ``docker-archive:PATH``. Raises NotFoundError.
+    ``docker-archive:PATH``. Raises NotFoundError, ConflictError for a name of ours.
     """
     if source is None and name == BaseRecipe.name:
         return BaseRecipe(folders.cache)
@@ -26,6 +26,8 @@ def recipe(name: str, folders: Folders, source: str | None = None) -> Recipe:
         raise NotFoundError(
             f"no template {name!r}; this node has {' and '.join(NAMES)}, and images: {error}"
         ) from error
+    if source is not None and reference.name.partition(":")[0] in NAMES:
+        raise ConflictError(f"{name!r} is a template of ours; choose another name for the image")
     return _image(reference, folders, source)
 
 

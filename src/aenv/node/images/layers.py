@@ -79,6 +79,7 @@ class LayerShelf:
 
     def sweep(self, needed: Callable[[], set[str]]) -> None:
         """Remove what no record names and no build claims; what is in work is left alone."""
+        pins.sweep(self.root)
         for key in sorted(self._keys() - needed()):
             with self._lock(key, wait=False) as mine:
                 if mine and key not in needed() and not pins.needed_by(self.root, key):

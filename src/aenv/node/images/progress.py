@@ -1,7 +1,8 @@
 """How far a build is, for every process of the host: a lock that the builder holds, and a file.
 
 The lock says whether a build runs, the file how far it is. A file without a holder of the lock is
-what a finished, failed or killed build left.
+what a failed or killed build left. The holder removes the lock's file: only a lock that is still in
+its place counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from aenv.models.templates import PartProgress, TemplateProgress, TemplateStatus
 from aenv.node.images.records import write_atomically
 
 _INTERVAL = 0.2
+_REMEMBERED = 86400.0
+"""Seconds that the reason of a failed build is kept."""
 
 
 class BuildState:
@@ -36,10 +39,15 @@ class BuildState:
     def hold(self) -> Iterator[bool]:
         """Try to become the builder; False if there is one. The kernel lets go when we die."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        mine, descriptor = False, self._open()
         try:
-            yield _try_lock(descriptor, fcntl.LOCK_EX)
+            while (mine := _try_lock(descriptor, fcntl.LOCK_EX)) and not self._is_at(descriptor):
+                os.close(descriptor)
+                descriptor = self._open()
+            yield mine
         finally:
+            if mine:
+                self._lock.unlink(missing_ok=True)
             os.close(descriptor)
 
     def is_held(self) -> bool:
@@ -68,6 +76,12 @@ class BuildState:
     def clear(self) -> None:
         self._file.unlink(missing_ok=True)
 
+    def tidy(self) -> None:
+        """Remove what a build left that was killed, or failed long ago."""
+        with self.hold() as mine:
+            if mine and _is_older(self._file, _REMEMBERED):
+                self.clear()
+
     def read(self) -> TemplateProgress:
         """BUILDING while the lock is held, ERROR after a failure, else ABSENT."""
         held = self.is_held()
@@ -91,6 +105,16 @@ class BuildState:
             parts=_parts(found.get("parts")) if held else (),
         )
 
+    def _open(self) -> int:
+        return os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def _is_at(self, descriptor: int) -> bool:
+        """Whether the file is the one that is in its place."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._lock.stat())
+        except FileNotFoundError:
+            return False
+
     def _write(self, value: dict[str, object]) -> None:
         write_atomically(self._file, value)
 
@@ -100,6 +124,20 @@ class BuildState:
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
+
+
+def tidy(folder: Path) -> None:
+    """As :meth:`BuildState.tidy`, for all of a shelf."""
+    files = (*folder.glob(".*.lock"), *folder.glob(".*.progress"))
+    for name in {path.stem.removeprefix(".") for path in files}:
+        BuildState(folder, name).tidy()
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except FileNotFoundError:
+        return False
 
 
 def _parts(raw: object) -> tuple[PartProgress, ...]:

@@ -90,9 +90,14 @@ class Shelf:
         return self.folder(record.recipe) / record.layer
 
     def find_digest(self, name: str, digest: str) -> Record | None:
-        """The image of a template with exactly this content, current or not."""
-        return next(
-            (one for one in self.records() if (one.name, one.digest) == (name, digest)), None
+        """The image with exactly this content, current or not: of this name if there is one."""
+        found = [one for one in self.records() if one.digest == digest]
+        return next((one for one in found if one.name == name), found[0] if found else None)
+
+    def has_twin(self, record: Record) -> bool:
+        """Whether the same content is there under another name, too."""
+        return any(
+            one.digest == record.digest and one.name != record.name for one in self.records()
         )
 
     def find(self, recipe: Recipe) -> Record | None:
@@ -146,7 +151,8 @@ class Shelf:
         return [record for record in found if record]
 
     def sweep(self) -> None:
-        """Free the layers that belong to no image any more."""
+        """Free the layers that belong to no image any more, and forget who needed one once."""
+        pins.sweep(self.root)
         self.layers.sweep(lambda: {key for record in self.records() for key in record.layers})
 
     def drop_damaged(self, record: Record) -> None:

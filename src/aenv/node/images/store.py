@@ -21,11 +21,12 @@ from aenv.models.errors import (
 )
 from aenv.models.folders import Folders
 from aenv.models.references import is_explicit
+from aenv.models.registries import RegistryLogin
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo, TemplateProgress, TemplateStatus
 from aenv.node.engine import Bind, Rootfs
 from aenv.node.host import Host
-from aenv.node.images import builtin, pins
+from aenv.node.images import builtin, pins, progress
 from aenv.node.images.builds import Builds
 from aenv.node.images.oci.names import Names
 from aenv.node.images.progress import BuildState
@@ -97,16 +98,23 @@ class ImageStore:
         return await self._builds.progress(self._recipe(name))
 
     async def ensure(
-        self, name: str, wait: float = 0, *, anew: bool = False, source: str | None = None
+        self,
+        name: str,
+        wait: float = 0,
+        *,
+        anew: bool = False,
+        source: str | None = None,
+        login: RegistryLogin | None = None,
     ) -> TemplateProgress:
         """Start or join the build and wait up to ``wait`` seconds; it may have ended with ERROR.
         ``anew``: ask what the name of an image means now. ``source``: take it from this host's
-        files, see ``builtin.recipe``.
+        files, see ``builtin.recipe``. ``login``: to its registry, instead of our user's.
 
         Raises NotFoundError.
         """
         recipe = builtin.recipe(name, self._folders, source) if source else self._recipe(name)
-        return await self._builds.ensure(recipe, wait, anew=anew and recipe.moves)
+        anew = anew and recipe.moves
+        return await self._builds.ensure(recipe, wait, anew=anew, login=login)
 
     async def follow(self, name: str, wait: float) -> TemplateProgress:
         """As :meth:`progress`, after up to ``wait`` seconds or the end of a build of ours."""
@@ -142,6 +150,11 @@ class ImageStore:
         shelf = self._shelf_of(self._recipe(name))
         await asyncio.to_thread(pins.pin, shelf.root, digest, holder)
 
+    def unpin(self, holder: Path) -> None:
+        """It is gone. Blocking, for microseconds."""
+        for shelf in (self._shared, self._own):
+            pins.release(shelf.root, holder)
+
     async def _mounted(self, shelf: Shelf, record: Record) -> Image:
         async with self._opening:
             lowers = await asyncio.to_thread(self._lowers, shelf, record)
@@ -167,7 +180,8 @@ class ImageStore:
             )
         record = await self._existing(recipe)
         shelf = self._shelf_of(recipe)
-        if holders := await asyncio.to_thread(pins.needed_by, shelf.root, record.digest):
+        holders = await asyncio.to_thread(pins.needed_by, shelf.root, record.digest)
+        if holders and not await asyncio.to_thread(shelf.has_twin, record):
             raise ConflictError(
                 f"template {name} is needed by {len(holders)} sandboxes or snapshots on this host; "
                 "delete them first"
@@ -235,6 +249,7 @@ class ImageStore:
     def _discard(self, recipe: Recipe, record: Record, *, damaged: bool = False) -> None:
         shelf = self._shelf_of(recipe)
         shelf.remove(record)
+        BuildState(shelf.root, recipe.name, recipe.key).clear()
         if recipe.moves:
             recipe.forget()
             shelf.prune(recipe.name, keep=0)
@@ -252,6 +267,7 @@ class ImageStore:
         for name in (*self._names, *self._images.all()):
             self._clear_workspaces(self._recipe(name))
         self._shared.sweep()
+        progress.tidy(self._shared.root)
         names = (*self._names, *self._images.all())
         recipes = [self._recipe(name) for name in names]
         records = [self._shelf_of(recipe).find(recipe) for recipe in recipes]

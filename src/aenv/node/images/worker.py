@@ -14,6 +14,8 @@ from pathlib import Path
 
 from aenv.models.errors import AenvError
 from aenv.models.folders import Folders
+from aenv.models.references import ImageReference
+from aenv.models.registries import RegistryLogin
 from aenv.node.images.builtin import recipe
 from aenv.node.images.progress import BuildState
 from aenv.node.images.recipes import Recipe
@@ -84,8 +86,17 @@ def command(wanted: Recipe, *, anew: bool = False) -> list[str]:
     return [*isolate, sys.executable, "-m", "aenv.node.images", *what]
 
 
-def environment(folders: Folders) -> dict[str, str]:
-    """Ours, with the same folders, and this very copy of the package."""
+def environment(
+    folders: Folders, image: str = "", login: RegistryLogin | None = None
+) -> dict[str, str]:
+    """Ours, with the same folders, and this very copy of the package. ``login``: to the registry of
+    ``image``.
+    """
+    extra = {}
+    if login is not None:
+        from aenv.node.images.oci import credentials
+
+        extra = credentials.given(ImageReference.parse(image).registry, login)
     source = str(Path(__file__).parents[3])
     inherited = os.environ.get("PYTHONPATH")
     path = os.environ.get("PATH", os.defpath)
@@ -96,4 +107,5 @@ def environment(folders: Folders) -> dict[str, str]:
         "AENV_CACHE_DIR": str(folders.cache),
         "AENV_DATA_DIR": str(folders.data),
         "AENV_RUN_DIR": str(folders.run),
+        **extra,
     }

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from aenv.models.errors import (
     ConflictError,
@@ -59,13 +60,23 @@ class Draft:
 
 
 class SnapshotStore:
-    """``lull``: seconds a checksum waits before it is computed."""
+    """``lull``: seconds a checksum waits before it is computed. ``gone`` is told of the places of
+    those that were deleted or never finished.
+    """
 
-    def __init__(self, folder: Path, *, lull: float = _LULL) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        lull: float = _LULL,
+        gone: Callable[[Path], None] = lambda _: None,
+    ) -> None:
         self._folder = folder
+        self._gone = gone
         self._lull = lull
         self._found: dict[str, Stored] = {}
         self._unreadable: dict[str, EngineError] = {}
+        self._deletions: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._drafts: set[str] = set()
         self._unsummed: asyncio.Queue[Stored] = asyncio.Queue()
         self._summer: asyncio.Task[None] | None = None
@@ -118,6 +129,8 @@ class SnapshotStore:
         finally:
             self._drafts.discard(snapshot_id)
             await asyncio.to_thread(shutil.rmtree, draft.folder, ignore_errors=True)
+            if snapshot_id not in self._found:
+                self._gone(self.place(snapshot_id))
 
     async def publish(self, draft: Draft, facts: Manifest, private: Private) -> Stored:
         """From here on the snapshot is there, and stays. Raises DiskFullError, EngineError."""
@@ -164,7 +177,11 @@ class SnapshotStore:
         return self._found[snapshot_id]
 
     async def delete(self, snapshot_id: str, drop_disk: Callable[[], Awaitable[None]]) -> None:
-        """Free its bytes, those of its disk by ``drop_disk``. Idempotent."""
+        """Free its bytes, those of its disk by ``drop_disk``. Idempotent, also at once."""
+        async with self._deletions.setdefault(snapshot_id, asyncio.Lock()):
+            await self._delete(snapshot_id, drop_disk)
+
+    async def _delete(self, snapshot_id: str, drop_disk: Callable[[], Awaitable[None]]) -> None:
         self._unreadable.pop(snapshot_id, None)
         stored = self._found.pop(snapshot_id, None)
         if stored is not None and stored.users:
@@ -178,6 +195,7 @@ class SnapshotStore:
             await asyncio.to_thread(place.rename, doomed)
         await drop_disk()
         await asyncio.to_thread(shutil.rmtree, doomed, ignore_errors=True)
+        self._gone(place)
 
     async def verify(self, snapshot_id: str) -> None:
         """Compare the memory image with its checksum, once there is one. Raises EngineError."""

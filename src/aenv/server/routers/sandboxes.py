@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from aenv.control.listing import STATES, ListRequest, metadata_filter, nanoseconds
-from aenv.server import bodies, replies
+from aenv.server import bodies, cold_bodies, replies
 from aenv.server.bodies import IdempotencyKey, listed
 from aenv.server.callers import unless_hung_up
 from aenv.server.openapi import fails
@@ -44,6 +44,22 @@ async def create_v1(
     idempotency_key: IdempotencyKey = None,
 ) -> replies.Sandbox:
     request = body.request(bodies.V1_TIMEOUT, idempotency_key)
+    record = await unless_hung_up(asked, system.sandboxes.create(caller, request))
+    response.headers["x-agentenv-sandbox-id"] = record.id
+    return replies.Sandbox.of(record, system)
+
+
+@router.post("/sandboxes-cold", status_code=201, responses=CREATE_FAILS)
+async def create_cold(
+    body: cold_bodies.ColdSandbox,
+    system: System,
+    caller: Caller,
+    asked: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> replies.Sandbox:
+    """From an image, with volumes as its drives. 503 with Retry-After while the image is pulled."""
+    request = body.request(idempotency_key)
     record = await unless_hung_up(asked, system.sandboxes.create(caller, request))
     response.headers["x-agentenv-sandbox-id"] = record.id
     return replies.Sandbox.of(record, system)

@@ -97,7 +97,9 @@ async def delete_template(template_id: str, system: System, caller: Caller) -> N
     if await system.snapshots.delete(caller.team, template_id):
         return
     if not await system.building.builds.delete(caller.team, template_id):
-        await system.templates.delete(template_id)
+        template = await system.templates.get(template_id)
+        await system.building.layers.forget(template.name)
+        await system.templates.delete(template.name)
 
 
 async def _all(system: System, caller: Caller) -> list[replies.TemplateReply]:

@@ -15,7 +15,7 @@ from e2b import (
     wait_for_file,
     wait_for_port,
 )
-from scenarios import raises, scenario, until
+from scenarios import SDK, raises, scenario, until
 
 SIZE = {"cpu_count": 1, "memory_mb": 512}
 
@@ -84,7 +84,7 @@ def steps_make_what_sandboxes_start_from():
         assert ran("cat /root-was-here").stdout == "0\n"
         served = ran("curl -s localhost:8123/code/main.py").stdout
         assert served == "print('main')\n", served
-        assert sandbox.get_info().cpu_count == 1
+        assert (sandbox.get_info().cpu_count, sandbox.get_info().name) == (1, name)
 
 
 @scenario
@@ -181,6 +181,26 @@ def tags_name_builds():
     Template.remove_tags(name, ["best", "one"])
     assert {tag.tag for tag in Template.get_tags(name)} == {"default", "stable"}
     raises(SandboxException, lambda: Sandbox.create(f"{name}:one"))
+
+
+@scenario
+def its_start_command_runs_again_after_a_boot_from_the_disk():
+    name = _name()
+    _build(
+        Template()
+        .from_template("base")
+        .set_workdir("/srv")
+        .set_start_cmd("python3 -m http.server 8123", wait_for_port(8123)),
+        name,
+    )
+    sandbox = Sandbox.create(name, timeout=120)
+    try:
+        sandbox.files.write("/srv/mine", "mine")
+        sandbox.pause(**({"mode": "filesystem"} if SDK >= (2, 63) else {"keep_memory": False}))
+        again = Sandbox.connect(sandbox.sandbox_id)
+        assert again.commands.run("curl -s localhost:8123/mine; pwd").stdout == "mine/srv\n"
+    finally:
+        sandbox.kill()
 
 
 @scenario

@@ -208,6 +208,34 @@ async def test_deleting_frees_the_layers_nobody_else_has(depot: Depot, tmp_path:
         await store.delete(second)
 
 
+async def test_an_image_of_two_names_is_held_by_the_last(depot: Depot, tmp_path: Path) -> None:
+    names = [depot.push(tag, BASE, TOOL) for tag in ("a:1", "b:1")]
+    store = depot.store()
+    for name in names:
+        await pulled(store, name)
+    holder = tmp_path / "sandbox"
+    holder.touch()
+    [digest] = {one.digest for one in await store.list()}
+    await store.pin(names[0], digest, holder)
+
+    await store.delete(names[0])
+
+    kept = await store.open_exact(names[0], digest)
+    assert kept is not None
+    assert kept.info.name == names[1]
+    with pytest.raises(ConflictError, match="needed by 1"):
+        await store.delete(names[1])
+
+
+@pytest.mark.parametrize("name", ["base", "base:latest", "host:1", "library/base"])
+async def test_files_are_not_called_as_a_template_of_ours(
+    depot: Depot, tmp_path: Path, name: str
+) -> None:
+    layout = write_layout(tmp_path / "layout", {"one": image(BASE)})
+    with pytest.raises(ConflictError, match="template of ours"):
+        await depot.store().ensure(name, source=f"oci:{layout}:one")
+
+
 async def test_a_failed_pull_says_why_and_leaves_the_image_that_is_there(depot: Depot) -> None:
     name = depot.push("a:1", BASE)
     store = depot.store()

@@ -81,6 +81,7 @@ class Bundle:
                 resources=Resources(**stored["resources"]),
                 nameservers=tuple(stored["nameservers"]),
                 runsc=stored["runsc"],
+                volumes=dict(stored.get("volumes", {})),
             )
         except (OSError, ValueError, TypeError, KeyError):
             return Facts()
@@ -150,8 +151,11 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a restarted server must know of a machine beside what runsc keeps."""
+    """What a restarted server must know of a machine beside what runsc keeps. ``volumes``: those it
+    may write to, the store's name of each by id.
+    """
 
     resources: Resources = field(default_factory=Resources)
     nameservers: tuple[str, ...] = ()
     runsc: str = ""
+    volumes: dict[str, str] = field(default_factory=dict)

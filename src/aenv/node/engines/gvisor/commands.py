@@ -28,9 +28,11 @@ class Runsc:
         """Create and start; returns when the guest's init runs."""
         await self._start(bundle, "run", [], _START_TIMEOUT)
 
-    async def restore(self, bundle: Bundle, image: Path) -> None:
+    async def restore(self, bundle: Bundle, image: Path, *, more_mounts: bool = False) -> None:
+        """``more_mounts``: there may be some that the machine of the image did not have."""
         options = [f"-image-path={image}"]
-        await self._start(bundle, "restore", options, _RESTORE_TIMEOUT)
+        flags = ["--restore-spec-validation=warning"] if more_mounts else []
+        await self._start(bundle, "restore", options, _RESTORE_TIMEOUT, flags)
 
     async def pause(self, bundle: Bundle) -> None:
         await self._short(bundle, "pause")
@@ -54,10 +56,16 @@ class Runsc:
         return ExecResult(_code(result), result.stdout, result.stderr)
 
     async def _start(
-        self, bundle: Bundle, verb: str, options: Sequence[str], timeout: float
+        self,
+        bundle: Bundle,
+        verb: str,
+        options: Sequence[str],
+        timeout: float,
+        flags: Sequence[str] = (),
     ) -> None:
         command = [
             *self._flags(bundle),
+            *flags,
             f"--panic-log={bundle.panic_log}",
             verb,
             "-detach",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def oci_config(
     netns: Path,
     cgroup: dict[str, Any],
     shared_memory_mb: int,
+    volumes: Sequence[Bind] = (),
 ) -> dict[str, Any]:
     """``cgroup`` holds ``cgroupsPath`` and ``resources`` (empty: no limits on this host);
     without ``shared_memory_mb`` the guest has no ``/dev/shm`` of its own.
@@ -83,6 +85,7 @@ def oci_config(
             _bind(Bind(guest_folder, GUEST_FOLDER)),
             _bind(Bind(boot_id, _BOOT_ID)),
             *(_bind(bind) for bind in spec.rootfs.binds),
+            *(_bind(bind, "nosuid", "nodev") for bind in volumes),
         ],
         "linux": {
             "namespaces": [
@@ -114,10 +117,10 @@ def _shared_memory(size_mb: int) -> list[dict[str, Any]]:
     ]
 
 
-def _bind(bind: Bind) -> dict[str, Any]:
+def _bind(bind: Bind, *options: str) -> dict[str, Any]:
     return {
         "destination": bind.target,
         "type": "bind",
         "source": str(bind.source),
-        "options": ["rbind", "ro" if bind.read_only else "rw"],
+        "options": ["rbind", "ro" if bind.read_only else "rw", *options],
     }

@@ -46,6 +46,7 @@ from aenv.node.runsc import Runsc as Found
 from aenv.node.runsc import find, keep, pin
 from aenv.node.runsc.finder import releases
 from aenv.node.supervisor.client import SupervisorClient
+from aenv.node.volumes.store import VolumeStore
 from aenv.store.private import make_private
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class GVisorEngine(Engine):
         memory_snapshot=True,
         live_fork=True,
         disk_snapshot=True,
+        volumes=True,
     )
 
     def __init__(self, settings: Settings) -> None:
@@ -134,6 +136,10 @@ class GVisorEngine(Engine):
             self._host = host
             self._keeping = asyncio.create_task(self._keep_release(runsc), name="keep-runsc")
             undo.pop_all()
+
+    @property
+    def volumes(self) -> VolumeStore | None:
+        return None if self._open is None else self._open.disks.volumes
 
     async def disk_room(self) -> int | None:
         return None if self._open is None else await self._open.disks.room()

@@ -6,10 +6,12 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import aenv
-from aenv.models.errors import HostSetupError
+from aenv.models.errors import HostSetupError, InvalidRequestError
+from aenv.node.host.confined import make_folders
 
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -69,6 +71,25 @@ def keep_tmp_on_disk(root: Path) -> None:
             os.close(inside)
     except (NotADirectoryError, OSError):
         return  # a link or a file: the image's own business
+    finally:
+        os.close(handle)
+
+
+def make_mount_points(root: Path, paths: Sequence[str]) -> None:
+    """Where volumes will be seen. gVisor makes what is missing, but for root alone to enter.
+
+    Links in ``root`` lead nowhere but into it. InvalidRequestError when a path leads through a
+    file.
+    """
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in paths:
+            try:
+                make_folders(handle, path.encode())
+            except OSError as error:
+                raise InvalidRequestError(
+                    f"volumeMounts: {path!r} cannot be made in this template: {error.strerror}"
+                ) from error
     finally:
         os.close(handle)
 

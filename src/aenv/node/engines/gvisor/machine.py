@@ -151,8 +151,9 @@ class GVisorMachine(Machine):
         self._require_alive()
         await self._parts.disks.sync(self.sandbox_id)
 
-    async def save_disk(self, name: str) -> DiskImage:
-        return await finish(self._parts.disks.save(self.sandbox_id, name))
+    async def save_disk(self, name: str, *, volumes: bool = False) -> DiskImage:
+        kept = self._facts.volumes if volumes else {}
+        return await finish(self._parts.disks.save(self.sandbox_id, name, kept))
 
     async def stats(self) -> MachineStats:
         self._require_alive()

@@ -7,17 +7,22 @@ from pathlib import Path
 
 from aenv.models.errors import ConflictError, ImageUnusableError
 from aenv.node.disks.pool import Disk
-from aenv.node.engine import MachineSpec, MemoryImage
+from aenv.node.engine import Bind, MachineSpec, MemoryImage
 from aenv.node.engines.gvisor import images
 from aenv.node.engines.gvisor.bundle import Facts
 from aenv.node.engines.gvisor.commands import Runsc
 from aenv.node.engines.gvisor.config import oci_config
-from aenv.node.engines.gvisor.guestfolder import guest_folder, keep_tmp_on_disk
+from aenv.node.engines.gvisor.guestfolder import (
+    guest_folder,
+    keep_tmp_on_disk,
+    make_mount_points,
+)
 from aenv.node.engines.gvisor.images import ImageFacts
 from aenv.node.engines.gvisor.parts import Parts
 from aenv.node.engines.tasks import finish, first_failure
 from aenv.node.network.slots import Slot
 from aenv.node.runsc import pin
+from aenv.node.volumes.store import name_of
 
 
 class Making:
@@ -33,6 +38,7 @@ class Making:
         self.runsc = parts.runsc
         self.slot: Slot | None = None
         self.disk: Disk | None = None
+        self._volumes: tuple[Bind, ...] = ()
         self.facts = Facts()
 
     async def run(self, image: MemoryImage | None) -> None:
@@ -91,8 +97,23 @@ class Making:
                 source=spec.disk.name if spec.disk else None,
             )
             await asyncio.to_thread(keep_tmp_on_disk, self.disk.merged)
+            if spec.volumes:
+                paths = [one.path for one in spec.volumes]
+                await asyncio.to_thread(make_mount_points, self.disk.merged, paths)
+
+        async def attach_volumes() -> None:
+            source = spec.disk.name if spec.disk else None
+            found = await parts.disks.volumes.attach(
+                spec.sandbox_id, spec.volumes, source, spec.resources.disk_mb
+            )
+            self._volumes = tuple(
+                Bind(found[one.path].content, one.path, read_only=one.read_only)
+                for one in spec.volumes
+            )
 
         async with asyncio.TaskGroup() as group:
+            if spec.volumes:
+                group.create_task(finish(attach_volumes()))
             group.create_task(finish(lease()))
             group.create_task(finish(create_disk()))
             if parts.cgroups.available:
@@ -111,9 +132,15 @@ class Making:
             netns=self.slot.netns_path,
             cgroup=parts.cgroups.oci(spec.sandbox_id, spec.resources) if limited else {},
             shared_memory_mb=self._shared_memory_mb(),
+            volumes=self._volumes,
         )
         release = self._image.engine_version if self._image else pin.VERSION
-        self.facts = Facts(spec.resources, spec.network.dns_servers, release)
+        written = {
+            one.volume_id: name_of(spec.sandbox_id, one)
+            for one in spec.volumes
+            if not one.read_only
+        }
+        self.facts = Facts(spec.resources, spec.network.dns_servers, release, written)
         self.bundle.write_config(config)
         self.bundle.write_facts(self.facts)
 
@@ -137,4 +164,5 @@ class Making:
         if self._image is None:
             await self.runsc.run(self.bundle)
         else:
-            await self.runsc.restore(self.bundle, self._image.path)
+            more = bool(self._volumes)
+            await self.runsc.restore(self.bundle, self._image.path, more_mounts=more)

@@ -18,10 +18,12 @@ from typing import Any
 
 from aenv.models.errors import HostSetupError
 from aenv.models.references import DOCKER_HUB
+from aenv.models.registries import RegistryLogin
 
 _HUB_KEY = "https://index.docker.io/v1/"
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _HELPER_TIMEOUT = 30
+GIVEN = "REGISTRY_LOGIN_OF_THIS_PULL"
 _TOKEN_USER = "<token>"  # noqa: S105 - the protocol's word for "the secret is a token"
 
 
@@ -40,7 +42,10 @@ def find(registry: str, env: Mapping[str, str] | None = None) -> Credentials | N
 
     Raises HostSetupError when the file or the helper it names is broken.
     """
-    for path in _files(os.environ if env is None else env):
+    env = os.environ if env is None else env
+    if (given := _given(registry, env)) is not None:
+        return given
+    for path in _files(env):
         try:
             config = json.loads(path.read_text())
         except FileNotFoundError:
@@ -50,6 +55,19 @@ def find(registry: str, env: Mapping[str, str] | None = None) -> Credentials | N
         if isinstance(config, dict) and (found := _of(config, registry, path)):
             return found
     return None
+
+
+def given(registry: str, login: RegistryLogin) -> dict[str, str]:
+    """The variables by which a process is told a login of one pull."""
+    return {GIVEN: json.dumps([registry, login.user, login.password])}
+
+
+def _given(registry: str, env: Mapping[str, str]) -> Credentials | None:
+    """A login that came with the pull; it is for its registry alone."""
+    if GIVEN not in env:
+        return None
+    host, user, password = json.loads(env[GIVEN])
+    return Credentials(user, password) if host == registry else None
 
 
 def _files(env: Mapping[str, str]) -> list[Path]:
