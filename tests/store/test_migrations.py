@@ -142,6 +142,12 @@ async def test_a_data_folder_of_schema_0005_gets_its_snapshots_stored(tmp_path: 
 
     catalog = await Catalog.open(path)
     waiting = await catalog.read(lambda db: cold.waiting(db, before=2))
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE snapshots SET volumes = '[{}]'")
+    bound = await catalog.read(lambda db: (cold.bound(db, "s1"), cold.waiting(db, before=2)))
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE snapshots SET volumes = '[]'")
+    late = await catalog.read(lambda db: cold.waiting(db, before=0))
     begun = await catalog.write(lambda db: cold.begin(db, "s1", now=3))
     kept = Kept(copy, bytes_new=1, bytes_shared=2, bytes_zero=0, bytes_sent=1)
     await catalog.write(lambda db: cold.finish(db, kept, now=4))
@@ -150,7 +156,8 @@ async def test_a_data_folder_of_schema_0005_gets_its_snapshots_stored(tmp_path: 
     gone = await catalog.read(lambda db: cold.get(db, "s1"))
     await catalog.close()
 
-    assert (waiting, begun, gone) == (["s1"], True, None)
+    assert bound == (True, [])
+    assert (waiting, late, begun, gone) == (["s1"], [], True, None)
     assert found is not None
     assert (found.state, found.copy, found.bytes) == (cold.ColdState.STORED, copy, 3)
     assert "host_secret" not in repr(found)

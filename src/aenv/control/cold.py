@@ -19,7 +19,13 @@ from aenv.control.clocks import SECOND, Clock
 from aenv.control.deadlines import deadline
 from aenv.control.storage import Storage
 from aenv.control.turns import Turns
-from aenv.models.errors import AenvError, BlobStoreError, ConflictError, NotFoundError
+from aenv.models.errors import (
+    AenvError,
+    BlobStoreError,
+    CapabilityError,
+    ConflictError,
+    NotFoundError,
+)
 from aenv.models.settings import BlobSettings, Settings
 from aenv.models.snapshots import Kept, SnapshotKind, SnapshotPlace
 from aenv.node.port import Node
@@ -100,11 +106,15 @@ class Cold:
 
     async def evict(self, snapshot_id: str, *, hot: bool = True) -> bool:
         """Have it in the store alone. False when it is in use, or, without ``hot``, when its
-        sandbox is frozen in memory. NotFoundError, and as :meth:`keep`.
+        sandbox is frozen in memory. NotFoundError, CapabilityError, and as :meth:`keep`.
         """
         record = await self._catalog.read(lambda db: snapshots.get(db, snapshot_id))
         if record is None:
             raise NotFoundError(f"there is no snapshot {snapshot_id}")
+        if await self._catalog.read(lambda db: rows.bound(db, snapshot_id)):
+            raise CapabilityError(
+                f"snapshot {snapshot_id} comes with volumes, which are on this host alone: it stays"
+            )
         await self.keep(snapshot_id)
         if record.kind is SnapshotKind.PAUSE:
             return await self._turns.take(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, insert, select, update
 
 from aenv.models.snapshots import ColdCopy, Kept, SnapshotKind
 from aenv.store.blob_tables import holders
 from aenv.store.cold_tables import cold_copies
-from aenv.store.tables import snapshots
+from aenv.store.tables import sandboxes, snapshots
 
 HOLDER = "snapshot:"
 KINDS = (SnapshotKind.PAUSE, SnapshotKind.NAMED, SnapshotKind.TEMPLATE)
@@ -93,14 +94,33 @@ def stored(db: Connection, ids: Collection[str] | None = None) -> frozenset[str]
 
 
 def waiting(db: Connection, before: int) -> list[str]:
-    """What was taken before that moment and is not in the store yet, the oldest first."""
+    """What was taken before that moment and is not in the store yet, the oldest first. Those with
+    volumes stay where the volumes are.
+    """
     whole = select(cold_copies.c.snapshot_id).where(cold_copies.c.state == ColdState.STORED)
-    found = select(snapshots.c.id).where(
+    found = _with_volumes().where(
         snapshots.c.kind.in_(KINDS),
         snapshots.c.created_at <= before,
         snapshots.c.id.not_in(whole),
     )
-    return list(db.scalars(found.order_by(snapshots.c.created_at)))
+    rows = db.execute(found.order_by(snapshots.c.created_at))
+    return [row.id for row in rows if not _is_bound(row)]
+
+
+def bound(db: Connection, snapshot_id: str) -> bool:
+    """Whether it comes with volumes, or its paused sandbox has some: they are on one host alone."""
+    row = db.execute(_with_volumes().where(snapshots.c.id == snapshot_id)).first()
+    return row is not None and _is_bound(row)
+
+
+def _with_volumes() -> Select[Any]:
+    own = sandboxes.c.volumes.label("held")
+    joined = snapshots.outerjoin(sandboxes, sandboxes.c.id == snapshots.c.sandbox_id)
+    return select(snapshots.c.id, snapshots.c.kind, snapshots.c.volumes, own).select_from(joined)
+
+
+def _is_bound(row: Row[Any]) -> bool:
+    return bool(row.volumes or (row.kind == SnapshotKind.PAUSE and row.held))
 
 
 def orphans(db: Connection) -> list[str]:
