@@ -5,12 +5,13 @@ node.
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli
+from tests.cli.conftest import ARGV, TIMEOUT, Cli
 from tests.fakes.running import Running
 
 IDS = 20
@@ -64,6 +65,20 @@ def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
     cli.run("pause", sandbox)
     assert cli.text("rm", sandbox).strip() == sandbox
     assert cli.text("ls", "-q") == ""
+
+
+def test_its_log_ends_with_its_end(cli: Cli, sandbox: str) -> None:
+    other = cli.text("start", "base", "-d").strip()
+    follower = subprocess.Popen(
+        [*ARGV, "logs", "-f", sandbox], env=cli.env, cwd=cli.cwd, stdout=subprocess.PIPE
+    )
+    cli.run("rm", sandbox)
+    cli.run("timeout", other, "0")
+    told, _ = follower.communicate(timeout=TIMEOUT)
+
+    assert told.decode().splitlines()[-1:] == ["the sandbox ended: killed by request"]
+    assert cli.text("logs", sandbox) == told.decode()
+    assert "the sandbox ended: its timeout was set to 0" in cli.text("logs", other)
 
 
 def test_forks_are_named(cli: Cli, sandbox: str) -> None:
