@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from aenv.models.folders import Folders
 from aenv.models.sandboxes import Resources
 
+ENGINES = ("gvisor", "process")
+"""What ``engine`` may be; which of them run here is the node's to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class EgressSettings:
