@@ -105,6 +105,7 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
     assert cli.text("snapshot", "list", "-q", "--name", "mine").split() == [kept]
     assert cli.json("snapshot", "inspect", "mine:v1")["sandbox"] == sandbox
     assert cli.text("snapshot", "verify", "mine:v1", other).split() == ["mine:v1", other]
+    assert cli.text("snapshot", "verify").split() == [other, kept]
     assert "there is no snapshot" in cli.fail("snapshot", "verify", "nobody")
     child = cli.text("start", kept, "-d").strip()
     assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]

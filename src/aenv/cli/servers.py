@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aenv.cli.apps import SERVER, command, common, is_tty
+from aenv.cli.apps import SERVER, app, command, common, is_tty
 from aenv.cli.outputs import counted, emit, emit_json, note
 from aenv.cli.sessions import run
 
@@ -96,12 +96,28 @@ def down(
     _tell_down(stopped=True, killed=count if kill else 0, left=0 if kill else count)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @command("version", SERVER)
 def version() -> None:
     """Show the version."""
     from aenv._version import __version__
 
     emit_json({"version": __version__}) if common.json else emit(f"aenv {__version__}")
+
+
+@app.callback()
+def _top(
+    version_: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Sandboxes for AI agents."""
 
 
 def _asked(count: int) -> bool:
