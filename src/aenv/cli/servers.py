@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -57,6 +58,7 @@ def server(
 @command("up", SERVER)
 def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine = None) -> None:
     """Start the server in the background, unless it runs."""
+    from aenv.models.settings import NO_ISOLATION
     from aenv.sdk import holders, local_servers
 
     launch = local_servers.Launch(
@@ -64,6 +66,10 @@ def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine =
     )
     before = holders.running(launch.folders.data)
     endpoint = local_servers.find_or_start(launch)
+    if not before and (engine or local_servers.configured(launch.folders, "engine")) == "process":
+        note(f"aenv: {NO_ISOLATION}")
+    if before and port not in (None, 0, urlsplit(endpoint.url).port):
+        note(f"--port {port} is not used: the server listens where it was started; aenv down first")
     if common.json:
         emit_json({"url": endpoint.url, "started": before is None})
     else:
