@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,18 @@ async def test_every_command_that_mends_is_one_a_user_can_run(
     (mended,) = (finding.fix for finding in found if finding.summary == "absent")
     assert mended == f"sudo {true} -x; sudo {true} && sudo {true} 'a b'"
     assert all(f.fix.startswith("sudo ") for f in found if f.fix and checkups.is_command(f.fix))
+
+
+async def test_a_setting_that_stops_every_server_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text('engine = "foo"\n')
+    monkeypatch.setenv("AENV_CONFIG_DIR", str(tmp_path))
+
+    (found,) = checkups.missing(await checkups.examine())
+
+    assert found.topic == "settings"
+    assert "'engine' must be gvisor or process, not 'foo'" in found.summary
 
 
 @pytest.mark.usefixtures("_as_a_user")

@@ -44,6 +44,18 @@ def test_removing_all_without_a_terminal_needs_consent(cli: Cli, sandbox: str) -
     assert cli.text("rm", "--all", "-y") == f"{sandbox}\n"
 
 
+def test_a_negative_time_is_no_option(cli: Cli, sandbox: str) -> None:
+    assert "greater than or equal to 0" in cli.fail("timeout", sandbox, "-5", code=2)
+
+
+def test_the_version_is_an_option_too(cli: Cli) -> None:
+    assert cli.text("--version") == cli.text("version")
+
+
+def test_a_profile_is_not_asked_for_without_a_terminal(cli: Cli) -> None:
+    assert "needs --url URL and --api-key KEY" in cli.fail("auth", "set", "mine", code=2)
+
+
 def test_timeout_top_templates(cli: Cli, sandbox: str, plane: ControlPlane) -> None:
     cli.text("timeout", sandbox, "9")
     assert plane.guests[sandbox].timeouts == [("timeout", 9)]
@@ -104,6 +116,8 @@ def test_a_copy_needs_exactly_one_side_in_a_sandbox(cli: Cli, sandbox: str) -> N
     assert "one of SRC and DST" in cli.fail("cp", "a", "b", code=2)
     assert "one of SRC and DST" in cli.fail("cp", f"{sandbox}:a", f"{sandbox}:b", code=2)
     assert "does not exist" in cli.fail("cp", "absent", f"{sandbox}:x")
+    assert "no file" in cli.fail("cp", f"{sandbox}:a", "-", code=2)
+    assert "no file" in cli.fail("cp", "-", f"{sandbox}:a", code=2)
 
 
 def test_what_leads_outside_is_left_out_and_said(cli: Cli, sandbox: str) -> None:
@@ -152,6 +166,10 @@ def test_settings_are_written_and_checked(cli: Cli) -> None:
     shown = cli.json("config", "show")
     assert shown["port"] == 9001
     assert shown["egress.private_allow"] == ["10.1.0.0/16", "10.2.0.0/16:53"]
+    assert cli.text("config", "get", "port") == "9001\n"
+    assert "did you mean 'port'" in cli.fail("config", "get", "prot", code=2)
+    assert "'engine' must be gvisor or process" in cli.fail("config", "set", "engine", "foo")
+    assert "must not be negative" in cli.fail("config", "set", "pool_mb", "-1")
     assert "did you mean 'port'" in cli.fail("config", "set", "prot", "1")
     assert "port must be a whole number" in cli.fail("config", "set", "port", "many")
     assert cli.json("config", "show")["port"] == 9001

@@ -67,6 +67,21 @@ def test_a_dockerfile_becomes_a_template(cli: Cli, context: Path) -> None:
     assert changed[-1] == "template other is ready: aenv start other:v1"
 
 
+def test_a_failed_template_tells_its_step_and_reason(cli: Cli) -> None:
+    (cli.cwd / "Dockerfile").write_text("FROM base\nRUN true\nRUN false\n")
+    cli.fail("build", "-n", "broken")
+
+    said = "step 2: failed to run command 'false': exit status 1"
+    assert said in cli.text("template", "inspect", "broken")
+    assert f"broken: error {said}" in cli.fail("template", "watch", "broken")
+    assert said in cli.fail("start", "broken", "-d")
+    assert "there is no template" in cli.fail("template", "watch", "nobodys")
+
+
+def test_only_what_is_built_in_is_built_by_name(cli: Cli) -> None:
+    assert "base or host" in cli.fail("template", "build", "broken", code=2)
+
+
 def test_for_machines(cli: Cli, context: Path) -> None:
     done = cli.run("build", "--name", "app", "--json")
     assert json.loads(done.stdout)["tags"] == ["default"]

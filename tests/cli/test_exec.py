@@ -47,6 +47,8 @@ def test_what_goes_wrong_is_one_line(cli: Cli, sandbox: str) -> None:
     assert "no-such-program" in cli.fail("exec", sandbox, "no-such-program", code=127)
     assert "/no/such" in cli.fail("exec", sandbox, "/no/such/program", code=127)
     assert "/etc" in cli.fail("exec", sandbox, "/etc", code=126)
+    assert "stand before ID" in cli.fail("exec", sandbox, "--timeout", "1", "true", code=127)
+    assert "sh -c 'LINE'" in cli.fail("exec", sandbox, "echo a | cat", code=127)
     assert "timeout of 0.3 s" in cli.fail(
         "exec", "--timeout", "0.3", sandbox, "sleep", "4731", code=124
     )

@@ -5,12 +5,13 @@ node.
 from __future__ import annotations
 
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli
+from tests.cli.conftest import ARGV, TIMEOUT, Cli
 from tests.fakes.running import Running
 
 IDS = 20
@@ -66,6 +67,20 @@ def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
     assert cli.text("ls", "-q") == ""
 
 
+def test_its_log_ends_with_its_end(cli: Cli, sandbox: str) -> None:
+    other = cli.text("start", "base", "-d").strip()
+    follower = subprocess.Popen(
+        [*ARGV, "logs", "-f", sandbox], env=cli.env, cwd=cli.cwd, stdout=subprocess.PIPE
+    )
+    cli.run("rm", sandbox)
+    cli.run("timeout", other, "0")
+    told, _ = follower.communicate(timeout=TIMEOUT)
+
+    assert told.decode().splitlines()[-1:] == ["the sandbox ended: killed by request"]
+    assert cli.text("logs", sandbox) == told.decode()
+    assert "the sandbox ended: its timeout was set to 0" in cli.text("logs", other)
+
+
 def test_forks_are_named(cli: Cli, sandbox: str) -> None:
     forks = cli.text("fork", sandbox, "-n", "3").split()
     assert len(set(forks)) == 3
@@ -90,6 +105,7 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
     assert cli.text("snapshot", "list", "-q", "--name", "mine").split() == [kept]
     assert cli.json("snapshot", "inspect", "mine:v1")["sandbox"] == sandbox
     assert cli.text("snapshot", "verify", "mine:v1", other).split() == ["mine:v1", other]
+    assert cli.text("snapshot", "verify").split() == [other, kept]
     assert "there is no snapshot" in cli.fail("snapshot", "verify", "nobody")
     child = cli.text("start", kept, "-d").strip()
     assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]

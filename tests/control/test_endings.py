@@ -26,6 +26,18 @@ async def test_a_killed_sandbox_is_gone_for_everybody(house: House) -> None:
         await house.system.sandboxes.get(house.caller, record.id)
 
 
+async def test_its_log_ends_with_why_it_ended(house: House) -> None:
+    killed, stopped = await house.create(), await house.create()
+
+    await house.system.sandboxes.kill(house.caller, killed.id)
+    await house.system.sandboxes.set_timeout(house.caller, stopped.id, 0)
+
+    assert house.node.notes == [
+        (killed.id, "info", "the sandbox ended: killed by request"),
+        (stopped.id, "info", "the sandbox ended: its timeout was set to 0"),
+    ]
+
+
 async def test_of_two_deletes_at_once_one_wins(house: House) -> None:
     record = await house.create()
 

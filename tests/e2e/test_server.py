@@ -78,6 +78,7 @@ def test_an_engine_without_isolation_is_used_when_named_and_said_everywhere(
     box = Box(found["sandboxID"], found["envdAccessToken"])
     assert found["engine"] == wire.detail(box).json()["engine"] == "process"
     assert wire.run(box, "echo $E2B_SANDBOX_ID").stdout.strip() == box.id
+    assert "isolates nothing" in server.log.read_text()
     assert "no isolation" in server.aenv("ls")
     assert "no isolation" in server.aenv("inspect", box.id)
     limited = {"templateID": "base", "engine": "process", "allow_internet_access": False}

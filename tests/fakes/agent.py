@@ -32,6 +32,7 @@ class FakeAgent:
         self.inits: list[dict[str, Any]] = []
         self.secrets: list[str] = []
         self.started: list[str] = []
+        self.programs: list[list[str]] = []
         self.ring: list[dict[str, Any]] = []
         self.dropped = 0
         self._news = asyncio.Event()
@@ -141,7 +142,9 @@ class FakeAgent:
         return 200, json.dumps(page).encode()
 
     def _start(self, body: bytes) -> bytes:
-        command = json.loads(body[5:])["process"]["args"][-1]
+        process = json.loads(body[5:])["process"]
+        self.programs.append([process["cmd"], *process["args"]])
+        command = process["args"][-1]
         self.started.append(command)
         code = self.behaviour.commands.get(command, 0)
         events = [{"start": {"pid": 7}}, {"end": {"exitCode": code, "exited": True}}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -281,6 +282,9 @@ class FakeNode(Node):
 
     async def note(self, sandbox_id: str, message: str, *, level: str = "info") -> None:
         self.notes.append((sandbox_id, level, message))
+        entries = self.entries.setdefault(sandbox_id, [])
+        seq = entries[-1].seq + 1 if entries else 1
+        entries.append(LogEntry(seq, time.time(), "system", message, level))
 
     async def healthy(self, sandbox_id: str) -> bool:
         return sandbox_id not in self.knobs.mute

@@ -52,7 +52,8 @@ class FakeWorkbench(Workbench):
         yield Output("stdout", self._script.outputs.get(text, f"out of {text}\nund".encode()))
         yield Output("stderr", "möglich".encode()[:2])
         yield Output("stderr", "möglich".encode()[2:])
-        code = self._script.failing.get(text, int(text == "false"))
+        last = text if isinstance(command.command, str) else command.command[-1]
+        code = self._script.failing.get(text, int(last == "false"))
         yield Ended(code, f"exit status {code}")
 
     async def spawn(self, command: GuestCommand) -> AsyncGenerator[Output | Ended, None]:

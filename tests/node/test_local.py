@@ -93,6 +93,14 @@ async def test_start_and_ready_commands_of_the_template_run(bench: Bench, node: 
     assert bench.engine.machines[spec.sandbox_id].agent.started == ["serve", "ping"]
 
 
+async def test_the_words_of_an_images_start_command_need_no_shell(bench: Bench, node: LocalNode):
+    web = replace(BASE, name="web", start_cmd="/entry serve 'a b'", start_exec=True)
+    bench.images.ready["web"] = web
+    spec = make_spec(template="web")
+    await node.create(spec)
+    assert bench.engine.machines[spec.sandbox_id].agent.programs == [["/entry", "serve", "a b"]]
+
+
 async def test_a_template_that_never_gets_ready_is_the_environments_fault(
     bench: Bench, node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ):

@@ -170,13 +170,13 @@ async def test_progress_counts_the_bytes_as_they_go(sandbox: AsyncSandbox, tmp_p
 async def test_a_full_disk_is_told_whatever_was_still_to_come_and_no_part_stays(
     sandbox: AsyncSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    full = f"head -c 100000 > part; echo 'tar: part: {words}' >&2; exit 2"
+    full = f"head -c 100000 > $1; echo 'tar: part: {words}' >&2; exit 2"
     monkeypatch.setattr("aenv.sdk.trees._TAR", ("/bin/sh", "-c", full, "tar"))
     with (tmp_path / "part").open("wb") as file:
         file.truncate(100 * MIB)
     with pytest.raises(DiskFullError, match="disk is full"):
         await sandbox.files.upload(tmp_path / "part", "part")
-    assert not await sandbox.files.exists("part")
+    assert await sandbox.files.list(".") == []
 
 
 async def test_a_tar_that_is_killed_ends_the_copy(
@@ -192,6 +192,62 @@ async def test_a_tar_that_is_killed_ends_the_copy(
     await (await sandbox.process(found[0].pid)).kill()
     with pytest.raises(AenvError, match="tar ended with status 137"):
         await copying
+
+
+@pytest.mark.parametrize("tar", ["real", "missing"])
+async def test_a_copy_that_is_interrupted_leaves_the_file_that_was_there(
+    sandbox: AsyncSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tar: str
+) -> None:
+    if tar == "missing":
+        monkeypatch.setattr("aenv.sdk.trees._TAR", ("/no/shell",))
+    here = tmp_path / "f"
+    here.write_bytes(b"old")
+    await sandbox.files.upload(here, "f")
+    with here.open("wb") as file:
+        file.truncate(1000 * MIB)
+
+    task = asyncio.create_task(sandbox.files.upload(here, "f"))
+    await until_equal(lambda: _has_interim(sandbox), True)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    await until_equal(lambda: _names(sandbox), ["f"])
+    assert await sandbox.files.read("f") == "old"
+
+
+async def test_a_download_that_is_interrupted_leaves_the_file_that_was_there(
+    sandbox: AsyncSandbox, tmp_path: Path
+) -> None:
+    await sandbox.exec("truncate -s 1000M f")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "f").write_text("old")
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def tell(path: str, count: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+
+    task = asyncio.create_task(sandbox.files.download("f", place, progress=tell))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [path.name for path in place.iterdir()] == ["f"]
+    assert (place / "f").read_text() == "old"
+
+
+async def test_missing_folders_are_made_there_and_not_here(
+    sandbox: AsyncSandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("1")
+    await sandbox.files.upload(tmp_path / "f", "new/deep/g")
+    await sandbox.files.upload(tmp_path / "f", "other/deep/")
+    found = (await sandbox.exec("find . -type f | sort")).stdout.split()
+    assert found == ["./new/deep/g", "./other/deep/f"]
+    with pytest.raises(NotFoundError, match="no folder"):
+        await sandbox.files.download("new/deep/g", tmp_path / "new/g")
+    assert not (tmp_path / "new").exists()
 
 
 async def test_an_error_in_our_own_progress_ends_the_copy(
@@ -216,3 +272,11 @@ async def test_links_that_point_outside_are_left_out(sandbox: AsyncSandbox, tmp_
     skipped = await sandbox.files.download("t", tmp_path / "t")
     assert len(skipped) == 2
     assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["f", "in"]
+
+
+async def _names(sandbox: AsyncSandbox) -> list[str]:
+    return [entry.name for entry in await sandbox.files.list(".")]
+
+
+async def _has_interim(sandbox: AsyncSandbox) -> bool:
+    return any(name.startswith(".aenv-") for name in await _names(sandbox))

@@ -113,7 +113,11 @@ async def test_a_failed_build_gives_its_reason(api: Api) -> None:
     assert found["reason"]["message"] == "failed to run command 'make': exit status 2"
     assert found["reason"]["logEntries"]
     template = (await api.client.get(f"/templates/{asked['templateID']}")).json()
-    assert [one["status"] for one in template["builds"]] == ["error"]
+    [failed] = template["builds"]
+    said = "step 1: failed to run command 'make': exit status 2"
+    assert (failed["status"], failed["error"]) == ("error", said)
+    refused = await api.client.post("/v2/sandboxes", json={"templateID": asked["templateID"]})
+    assert said in refused.json()["message"]
 
 
 @pytest.mark.parametrize(

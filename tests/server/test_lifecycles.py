@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -249,6 +250,18 @@ class TestSnapshots:
 
         assert error_of(await post(api, f"/sandboxes/{sandbox_id}/snapshots"))[0] == 409
         assert error_of(await post(api, f"/sandboxes/{UNKNOWN}/snapshots"))[0] == 404
+
+    async def test_a_misspelt_tag_is_not_looked_for_in_a_registry(self, api: Api) -> None:
+        source = await api.new()
+        await post(api, f"/sandboxes/{source}/snapshots", {"name": "after:good"})
+        reply = await api.client.post("/v2/sandboxes", json={"templateID": "after:nope"})
+        assert error_of(reply) == (404, "not_found")
+        assert "good" in reply.json()["message"]
+
+        here = replace(api.node.infos["base"], name="after:1")
+        api.node.infos[here.name] = here
+        started = await api.client.post("/v2/sandboxes", json={"templateID": "after:1"})
+        assert started.status_code == 201
 
     async def test_a_sandbox_starts_from_it_by_any_of_its_names(self, api: Api) -> None:
         source = await api.new(envVars={"A": "a", "B": "b", "KEY": "s"}, secretEnvVars=["KEY"])

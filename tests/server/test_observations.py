@@ -102,7 +102,10 @@ class TestLogs:
         await api.client.delete(f"/sandboxes/{sandbox_id}")
 
         reply = await api.client.get(f"/v2/sandboxes/{sandbox_id}/logs")
-        assert [log["message"] for log in reply.json()["logs"]] == ["line 1"]
+        assert [log["message"] for log in reply.json()["logs"]] == [
+            "line 1",
+            "the sandbox ended: killed by request",
+        ]
 
     @pytest.mark.parametrize(
         "query", ["limit=1001", "limit=-1", "direction=up", "level=loud", "cursor=x", "after=-1"]

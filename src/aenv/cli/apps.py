@@ -23,6 +23,9 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries i
 PASS_THROUGH = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """Context settings of commands whose arguments end with somebody else's command line."""
 
+SIGNED = {"ignore_unknown_options": True}
+"""Context settings of commands whose arguments may be negative: refused as values, not options."""
+
 
 class ServerChoice(TypedDict):
     url: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from aenv.cli.outputs import note
 if TYPE_CHECKING:
     from aenv.models.templates import TemplateProgress
     from aenv.sdk.client import Client
+
+    Ask = Callable[[Client, str], Awaitable[TemplateProgress]]
 
 Report = Callable[[float, str], None]
 _POLL = 0.5
@@ -36,13 +38,16 @@ async def bring_about(client: Client, name: str) -> TemplateProgress:
     return now
 
 
-async def follow(client: Client, name: str, verb: str = "building") -> TemplateProgress:
-    """Watch a build that runs; what it came to."""
+async def follow(
+    client: Client, name: str, verb: str = "building", *, ask: Ask | None = None
+) -> TemplateProgress:
+    """Watch a build that runs; what it came to. ``ask``: how far it is, else as of the node's."""
     from aenv.models.templates import TemplateStatus
     from aenv.sdk import builds
 
+    ask = ask or builds.progress
     with bar(f"{verb} {name}") as report:
-        while (now := await builds.progress(client, name)).status is TemplateStatus.BUILDING:
+        while (now := await ask(client, name)).status is TemplateStatus.BUILDING:
             report(now.fraction, now.step)
             await asyncio.sleep(_POLL)
     return now

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aenv.cli import kvm
+from aenv.models.errors import InvalidRequestError
 from aenv.node.engine import Capabilities, Finding, Severity
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ async def examine() -> list[Finding]:
     from aenv.sdk.local_servers import require_server_extra
 
     require_server_extra()
-    settings = _settings()
     found = [_python(), *_installation(), _rights()]
+    try:
+        settings = _settings()
+    except InvalidRequestError as error:
+        remedy = "set it anew (aenv config set KEY VALUE), or edit the file: aenv config path"
+        return [*found, Finding("settings", Severity.MISSING, str(error), remedy)]
     found += await _node(settings)
     found += [_cgroups(), kvm.examine(), *_disk(settings), *_tools()]
     found += [*await _templates(settings), _server(settings)]

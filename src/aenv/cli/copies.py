@@ -45,6 +45,10 @@ def cp(
 ) -> None:
     """Copy files and folders; modes, times and symlinks are kept."""
     src, dst = Place.parse(source), Place.parse(destination)
+    if Place(None, "-") in (src, dst):
+        raise typer.BadParameter(
+            "- is no file; pipe through 'aenv exec ID -- cat FILE', or name a file ./-"
+        )
     if (src.sandbox is None) == (dst.sandbox is None):
         raise typer.BadParameter("one of SRC and DST must be in a sandbox (ID:/path)")
     if dst.sandbox is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from aenv.cli.apps import SERVER, app, common, new_app, subcommand
+from aenv.cli.apps import SERVER, SIGNED, app, common, is_tty, new_app, subcommand
 from aenv.cli.outputs import emit, emit_json, note, table
 
 auth = new_app(help="Which server and key the CLI and SDK use: show, set, remove.")
-config = new_app(help="The settings of a server on this machine: show, set, path.")
+config = new_app(help="The settings of a server on this machine: show, get, set, path.")
 app.add_typer(auth, name="auth", rich_help_panel=SERVER)
 app.add_typer(config, name="config", rich_help_panel=SERVER)
 
@@ -55,6 +56,8 @@ def set_auth(
     from aenv.sdk.endpoints import checked
 
     profile = common.profile or name
+    if not is_tty(0) and not (common.url and common.api_key):
+        raise typer.BadParameter("without a terminal it needs --url URL and --api-key KEY")
     url = checked(common.url or typer.prompt("Server URL", err=True))
     api_key = common.api_key or typer.prompt("API key", hide_input=True, err=True)
     _change(lambda profiles: profiles.update({profile: {"url": url, "api_key": api_key}}))
@@ -88,7 +91,22 @@ def show_config() -> None:
         table(("setting", "value"), [(key, _toml(value)) for key, value in values.items()])
 
 
-@subcommand(config, "set")
+@subcommand(config, "get")
+def get_config(key: Annotated[str, typer.Argument(metavar="KEY")]) -> None:
+    """Print one setting's value, the default included."""
+    values = _settings()
+    if key not in values:
+        near = get_close_matches(key, values, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise typer.BadParameter(f"there is no setting {key!r}{hint}")
+    value = values[key]
+    if common.json:
+        emit_json({key: value})
+    else:
+        emit(value if isinstance(value, str) else _toml(value))
+
+
+@subcommand(config, "set", context_settings=SIGNED)
 def set_config(
     key: Annotated[str, typer.Argument(metavar="KEY")],
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Lists: comma-separated.")],

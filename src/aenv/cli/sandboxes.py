@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aenv.cli.apps import SANDBOXES, command, common, is_tty
+from aenv.cli.apps import SANDBOXES, SIGNED, command, common, is_tty
 from aenv.cli.outputs import age, counted, emit, emit_json, note, pairs, size, span, table
 from aenv.cli.sessions import full_id, run, sandbox
 from aenv.models.sandboxes import SandboxState
@@ -85,7 +85,7 @@ def inspect(reference: Reference) -> None:
     table(("what", "value"), rows)
 
 
-@command("timeout", SANDBOXES)
+@command("timeout", SANDBOXES, context_settings=SIGNED)
 def timeout(
     reference: Reference,
     seconds: Annotated[int, typer.Argument(metavar="SECS", min=0, help="0 ends it now.")],

@@ -6,10 +6,11 @@ import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from aenv.cli.apps import SERVER, command, common, is_tty
+from aenv.cli.apps import SERVER, app, command, common, is_tty
 from aenv.cli.outputs import counted, emit, emit_json, note
 from aenv.cli.sessions import run
 
@@ -57,6 +58,7 @@ def server(
 @command("up", SERVER)
 def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine = None) -> None:
     """Start the server in the background, unless it runs."""
+    from aenv.models.settings import NO_ISOLATION
     from aenv.sdk import holders, local_servers
 
     launch = local_servers.Launch(
@@ -64,6 +66,10 @@ def up(host: Host = None, port: Port = None, data: Data = None, engine: Engine =
     )
     before = holders.running(launch.folders.data)
     endpoint = local_servers.find_or_start(launch)
+    if not before and (engine or local_servers.configured(launch.folders, "engine")) == "process":
+        note(f"aenv: {NO_ISOLATION}")
+    if before and port not in (None, 0, urlsplit(endpoint.url).port):
+        note(f"--port {port} is not used: the server listens where it was started; aenv down first")
     if common.json:
         emit_json({"url": endpoint.url, "started": before is None})
     else:
@@ -96,12 +102,28 @@ def down(
     _tell_down(stopped=True, killed=count if kill else 0, left=0 if kill else count)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @command("version", SERVER)
 def version() -> None:
     """Show the version."""
     from aenv._version import __version__
 
     emit_json({"version": __version__}) if common.json else emit(f"aenv {__version__}")
+
+
+@app.callback()
+def _top(
+    version_: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Sandboxes for AI agents."""
 
 
 def _asked(count: int) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +65,10 @@ def start(
     ] = None,
 ) -> None:
     """Start a sandbox with a shell in it; both end together, unless -d or --keep."""
+    if engine == "process":
+        from aenv.models.settings import NO_ISOLATION
+
+        note(f"aenv: {NO_ISOLATION}")
 
     async def create() -> AsyncSandbox:
         from aenv.sdk import AsyncSandbox
@@ -154,10 +158,27 @@ async def _shell(found: AsyncSandbox, user: str | None = None, workdir: str | No
 
 async def _exec(reference: str, argv: list[str], how: How, *, stdin: bool) -> int:
     async with sandbox(reference) as found:
-        process = await found.open(
-            argv, user=how.user, cwd=how.cwd, env=how.env, timeout=how.timeout, stdin=stdin
-        )
+        with _hinted(argv[0]):
+            process = await found.open(
+                argv, user=how.user, cwd=how.cwd, env=how.env, timeout=how.timeout, stdin=stdin
+            )
         return await _joined(process, stdin=stdin)
+
+
+@contextmanager
+def _hinted(word: str) -> Iterator[None]:
+    """What a word that is no command's name was probably meant as."""
+    from aenv.models.errors import CommandNotFoundError
+
+    try:
+        yield
+    except CommandNotFoundError as error:
+        hint = ""
+        if word.startswith("-"):
+            hint = "; options of aenv stand before ID: aenv exec [OPTIONS] ID CMD"
+        elif any(character.isspace() for character in word):
+            hint = "; for a line of shell: aenv exec ID sh -c 'LINE'"
+        raise CommandNotFoundError(f"{error}{hint}") from None
 
 
 async def _exec_on_terminal(reference: str, argv: list[str], how: How) -> int:
@@ -165,15 +186,16 @@ async def _exec_on_terminal(reference: str, argv: list[str], how: How) -> int:
 
     cols, rows = terminals.size()
     async with sandbox(reference) as found:
-        process = await found.pty(
-            argv,
-            cols=cols,
-            rows=rows,
-            user=how.user,
-            cwd=how.cwd,
-            env=how.env,
-            timeout=how.timeout,
-        )
+        with _hinted(argv[0]):
+            process = await found.pty(
+                argv,
+                cols=cols,
+                rows=rows,
+                user=how.user,
+                cwd=how.cwd,
+                env=how.env,
+                timeout=how.timeout,
+            )
         async with _killed_at_the_end(process):
             return await terminals.join(process)
 

@@ -110,11 +110,20 @@ def inspect(reference: Reference) -> None:
 
 
 @subcommand(snapshots, "verify")
-def verify(references: Annotated[list[str], typer.Argument(metavar="SNAPSHOT...")]) -> None:
+def verify(
+    references: Annotated[
+        list[str] | None, typer.Argument(metavar="SNAPSHOT...", help="Default: all.")
+    ] = None,
+) -> None:
     """Read all of snapshots, memory and disk, and tell which are whole; exit 1 if one is not."""
 
     async def work() -> list[tuple[str, str | None]]:
-        return [(one, await _damage(one)) for one in references]
+        from aenv.sdk import AsyncSnapshot
+
+        if references:
+            return [(one, await _damage(one)) for one in references]
+        every = await AsyncSnapshot.list(**common.server)
+        return [(one.id, await _damage(one.id)) for one in every]
 
     outcomes = run(work())
     if common.json:

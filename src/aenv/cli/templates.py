@@ -98,6 +98,10 @@ def build(
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Only start it.")] = False,
 ) -> None:
     """Build a built-in template: joins a build that runs, goes on after one that failed."""
+    if name not in ("base", "host"):
+        raise typer.BadParameter(
+            f"{name!r} is not built in: base or host; your own: aenv build, an image: aenv pull"
+        )
 
     async def work() -> TemplateProgress:
         from aenv.sdk import builds as remote
@@ -115,8 +119,14 @@ def watch(name: Name = "base") -> None:
     """Follow a build to its end, without starting one."""
 
     async def work() -> TemplateProgress:
+        from aenv.models.errors import NotFoundError
+        from aenv.sdk import builds as remote
+
         async with client() as server:
-            return await builds.follow(server, name)
+            try:
+                return await builds.follow(server, name)
+            except NotFoundError:  # none of the node's own: one that somebody built
+                return await builds.follow(server, name, ask=remote.newest)
 
     _report(run(work()))
 
@@ -127,6 +137,8 @@ def _described(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if builds := template["builds"]:
         newest = max(builds, key=lambda build: build["createdAt"])
         yield "status", newest["status"]
+        if error := newest.get("error"):
+            yield "error", error
         yield "cpu", f"{newest['cpuCount']:g}"
         yield "memory", size(newest["memoryMB"] * 2**20)
         if disk := newest.get("diskSizeMB"):

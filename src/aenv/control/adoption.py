@@ -27,7 +27,7 @@ from aenv.control.routes import RouteTable
 from aenv.control.specs import route
 from aenv.control.states import transition
 from aenv.models.errors import AenvError, Culprit, InfrastructureError
-from aenv.models.sandboxes import SandboxExit, SandboxState
+from aenv.models.sandboxes import ENDED, SandboxExit, SandboxState
 from aenv.models.snapshots import PauseMode, SnapshotImage, SnapshotKind
 from aenv.node.port import Adoption, AdoptRequest, Node, RunningSandbox
 from aenv.store import cold, snapshots
@@ -151,7 +151,7 @@ async def _finish(
         else:
             reason = "its machine was gone when the server came back"
             exit_ = exit_ or SandboxExit(record.id, None, Culprit.INFRASTRUCTURE, reason)
-            await events.note(record.id, f"the sandbox ended: {exit_.reason}", level="error")
+            await events.note(record.id, f"{ENDED}: {exit_.reason}", level="error")
             await endings.exited(exit_)
     except AenvError as error:
         log.error("not finished, the sweep will", sandbox_id=record.id, error=str(error))

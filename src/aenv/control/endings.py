@@ -16,12 +16,13 @@ from sqlalchemy import Connection
 from aenv.control.background import Background
 from aenv.control.boots import Boots
 from aenv.control.clocks import Clock
+from aenv.control.events import Events
 from aenv.control.routes import RouteTable
 from aenv.control.states import OVER, StaleError, final_state, transition
 from aenv.control.telemetry import Telemetry
 from aenv.control.turns import Turns
 from aenv.models.errors import AenvError, ConflictError, Culprit, SandboxNotFoundError
-from aenv.models.sandboxes import EndKind, SandboxExit, SandboxState
+from aenv.models.sandboxes import ENDED, EndKind, SandboxExit, SandboxState
 from aenv.node.port import Node
 from aenv.store import idempotency, snapshots, volumes
 from aenv.store import sandboxes as rows
@@ -33,6 +34,8 @@ DESTROY_TIMEOUT = 60.0
 REPLY_TIMEOUT = 30.0
 LONGEST_PAUSE = 60.0
 ATTEMPTS = 20
+OURS_TO_TELL = frozenset({EndKind.KILLED, EndKind.EXPIRED})
+"""Ends that the node did not see coming, so it cannot tell them in the sandbox's log."""
 
 
 class Endings:
@@ -53,6 +56,7 @@ class Endings:
     ) -> None:
         self._catalog = catalog
         self._node = node
+        self._events = Events(node)
         self._routes = routes
         self._clock = clock
         self._boots = boots
@@ -76,7 +80,7 @@ class Endings:
     async def expire(self, seen: SandboxRecord) -> None:
         """End a sandbox whose time has passed, unless it was given more since it was ``seen``."""
         try:
-            record = await self._record_killing(seen, EndKind.EXPIRED, "its time passed", None)
+            record = await self._record_killing(seen, EndKind.EXPIRED, "its time was over", None)
         except ConflictError:
             return
         await self._finished(record)
@@ -193,6 +197,8 @@ class Endings:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             log.info("sandbox ended", sandbox_id=record.id, kind=record.end_kind)
+            if record.end_kind in OURS_TO_TELL:
+                await self._events.note(record.id, f"{ENDED}: {record.end_reason}")
         finally:
             self._finishing.discard(record.id)
 

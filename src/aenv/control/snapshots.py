@@ -108,6 +108,14 @@ class Snapshots:
         tagged = [one for one in found if one.tag == (tag or DEFAULT_TAG)]
         return tagged[0] if tagged else None
 
+    async def other_tags(self, team: str, reference: str) -> list[str]:
+        """The tags of the name in it, when another one is asked for."""
+        name, tag = _split(team, reference)
+        if name is None or tag is None:
+            return []
+        found = await self._s.catalog.read(lambda db: rows.named(db, team, name))
+        return sorted({one.tag for one in found} - {tag})
+
     async def delete(self, team: str, reference: str) -> bool:
         """Free what the reference names; False when there is none. A name means its default tag,
         as everywhere; a template id means every tag of it.

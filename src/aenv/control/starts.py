@@ -10,7 +10,7 @@ from aenv.control.deadlines import deadline
 from aenv.control.requests import CreateRequest
 from aenv.control.snapshots import SnapshotRecord, Snapshots
 from aenv.control.templates import Templates, template_id
-from aenv.models.errors import CapabilityError, InvalidRequestError
+from aenv.models.errors import CapabilityError, InvalidRequestError, NotFoundError
 from aenv.models.sandboxes import Resources
 from aenv.models.settings import Settings
 from aenv.models.templates import TemplateInfo
@@ -65,9 +65,19 @@ class Starts:
         snapshot = await self._snapshots.find(team, request.template)
         if snapshot is not None:
             return _from_snapshot(snapshot, request)
+        await self._refuse_tag(team, request.template)
         info = await self._templates.require(request.template)
         resources = _resources(request, info, self._settings)
         return Start(info.name, template_id(info.name), resources)
+
+    async def _refuse_tag(self, team: str, reference: str) -> None:
+        """A misspelt tag of a snapshot is not looked for in a registry: NotFoundError."""
+        tags = await self._snapshots.other_tags(team, reference)
+        if tags and not await self._templates.exists(reference):
+            raise NotFoundError(
+                f"there is no snapshot {reference[:255]!r}; the tags of this name: "
+                f"{', '.join(tags)}; an image is fetched by: aenv pull {reference[:255]}"
+            )
 
     async def check_pausing(self, engine: str | None) -> None:
         """CapabilityError where the engine cannot pause: the sandbox would be lost at its end."""

@@ -25,6 +25,10 @@ class SandboxState(StrEnum):
     FAILED = "failed"
 
 
+ENDED = "the sandbox ended"
+"""How the last line of a sandbox's log begins; the reason follows."""
+
+
 class EndKind(StrEnum):
     """Why a sandbox ended: it was asked to, its time passed, the guest's init ended, or we (or the
     host) failed.

@@ -9,6 +9,13 @@ from dataclasses import dataclass, field
 from aenv.models.folders import Folders
 from aenv.models.sandboxes import Resources
 
+ENGINES = ("gvisor", "process")
+"""What ``engine`` may be; which of them run here is the node's to say."""
+NO_ISOLATION = (
+    "the engine process isolates nothing: what runs in its sandboxes runs as this user, with its "
+    "files and its network; for code you trust only"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class EgressSettings:

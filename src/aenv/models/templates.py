@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -57,7 +58,7 @@ class ImageFacts:
 class GuestFacts:
     """What a built template says in place of the image below it. ``user`` runs commands where
     nobody is named, in ``workdir`` ("": the user's home), with ``env``. ``start_cmd`` runs in it,
-    and it is ready when ``ready_cmd`` succeeds.
+    by a shell unless ``start_exec``, and it is ready when ``ready_cmd`` succeeds.
     """
 
     user: str = "user"
@@ -65,6 +66,12 @@ class GuestFacts:
     env: dict[str, str] = field(default_factory=dict, repr=False)
     start_cmd: str | None = None
     ready_cmd: str | None = None
+    start_exec: bool = False
+
+    @property
+    def start(self) -> str | tuple[str, ...] | None:
+        """For a shell, or the words of a program."""
+        return _command(self.start_cmd, self.start_exec)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None) -> Self | None:
@@ -79,6 +86,7 @@ class GuestFacts:
             env=dict(self.env),
             start_cmd=self.start_cmd,
             ready_cmd=self.ready_cmd,
+            start_exec=self.start_exec,
         )
 
 
@@ -100,3 +108,13 @@ class TemplateInfo:
     ready_cmd: str | None = None
     resources: Resources = field(default_factory=Resources)
     image: ImageFacts | None = None
+    start_exec: bool = False
+
+    @property
+    def start(self) -> str | tuple[str, ...] | None:
+        """As that of :class:`GuestFacts`."""
+        return _command(self.start_cmd, self.start_exec)
+
+
+def _command(text: str | None, is_words: bool) -> str | tuple[str, ...] | None:
+    return tuple(shlex.split(text)) if text and is_words else text

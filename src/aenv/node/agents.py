@@ -31,6 +31,7 @@ from aenv.node.agentwire import (
 )
 from aenv.node.engine import Address
 from aenv.node.http1 import Connection, Reply
+from aenv.node.workbench import GuestCommand
 
 CONNECT_TIMEOUT = 2.0
 REPLY_TIMEOUT = 10.0
@@ -111,8 +112,10 @@ class AgentClient:
             )
         return read_lines(reply, after=after, limit=limit)
 
-    async def spawn(self, command: str, *, user: str, cwd: str | None = None) -> None:
-        """Start ``bash -l -c command`` and leave it running."""
+    async def spawn(
+        self, command: str | tuple[str, ...], *, user: str, cwd: str | None = None
+    ) -> None:
+        """Start ``bash -l -c command``, or the words of a program, and leave it running."""
         async with self._process(command, user, cwd, timeout=REPLY_TIMEOUT) as events:
             async for event in events:
                 if "start" in event:
@@ -172,9 +175,10 @@ class AgentClient:
 
     @asynccontextmanager
     async def _process(
-        self, command: str, user: str, cwd: str | None, *, timeout: float
+        self, command: str | tuple[str, ...], user: str, cwd: str | None, *, timeout: float
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        process: dict[str, Any] = {"cmd": "/bin/bash", "args": ["-l", "-c", command]}
+        name, *args = GuestCommand(command, user).argv
+        process: dict[str, Any] = {"cmd": name, "args": args}
         if cwd:
             process["cwd"] = cwd
         message = json.dumps({"process": process, "stdin": False}).encode()

@@ -70,7 +70,7 @@ class BakeKey:
         info = self.info
         return {
             "template": (info.name, info.digest),
-            "commands": (info.start_cmd, info.ready_cmd),
+            "commands": (info.start, info.ready_cmd),
             "surroundings": (info.default_user, info.workdir, sorted(info.env.items())),
             "resources": asdict(self.resources),
             "engine": (self.engine, self.format),

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from aenv.models.errors import AenvError, Culprit, EngineError
-from aenv.models.sandboxes import AGENT_PORT, Resources, SandboxExit
+from aenv.models.sandboxes import AGENT_PORT, ENDED, Resources, SandboxExit
 from aenv.models.snapshots import RestoreMode
 from aenv.models.templates import TemplateInfo
 from aenv.node.agents import AgentClient
@@ -180,7 +180,7 @@ class Residents:
             speaks = resident.end is None and resident.hot is None
             await self._logs.unfollow(resident.sandbox_id, drain=speaks)
             if resident.end is not None:
-                said = f"the sandbox ended: {resident.end.reason}"
+                said = f"{ENDED}: {resident.end.reason}"
                 await self._logs.note(resident.sandbox_id, said, level="error")
             async with asyncio.timeout(DESTROY_DEADLINE):
                 await resident.machine.destroy()

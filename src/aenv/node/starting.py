@@ -40,8 +40,8 @@ async def alive(machine: Machine, work: Awaitable[T]) -> T:
 async def start(agent: AgentClient, init: AgentInit, template: TemplateInfo) -> tuple[str, ...]:
     """Initialise a fresh guest, run the template's start command, and wait for its ready one."""
     failures = await agent.initialise(init, timeout=AGENT_DEADLINE)
-    if template.start_cmd:
-        await agent.spawn(template.start_cmd, user=template.default_user)
+    if template.start:
+        await agent.spawn(template.start, user=template.default_user)
     if template.ready_cmd:
         await _wait_ready(agent, template, template.ready_cmd)
     return failures

@@ -8,6 +8,7 @@ files are dropped. Blocking; runs in a worker thread.
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
@@ -103,20 +104,19 @@ class Extraction:
         parts = self._parts(name)
         with self._folder(parts):
             self._folders.append((parts, mode & 0o777, mtime))
+        self._note_bits(name, mode)
 
     def add_file(self, name: str, source: IO[bytes], mode: int, mtime: float) -> None:
         parts = self._parts(name)
-        with self._folder(parts[:-1]) as folder:
-            _unlink(parts[-1], folder)
-            descriptor = os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=folder)
-            with open(descriptor, "wb") as target:
-                while piece := source.read(_CHUNK):
-                    target.write(piece)
-                    if self.progress:
-                        self.progress(name, len(piece))
-                target.flush()
-                os.fchmod(target.fileno(), mode & 0o777)
-                _set_mtime(target.fileno(), mtime)
+        with self._folder(parts[:-1]) as folder, _staged(parts[-1], folder) as target:
+            while piece := source.read(_CHUNK):
+                target.write(piece)
+                if self.progress:
+                    self.progress(name, len(piece))
+            target.flush()
+            os.fchmod(target.fileno(), mode & 0o777)
+            _set_mtime(target.fileno(), mtime)
+        self._note_bits(name, mode)
 
     def add_symlink(self, name: str, target: str) -> None:
         parts = self._parts(name)
@@ -161,6 +161,10 @@ class Extraction:
         else:
             self.skipped.append(f"{member.name} (device, pipe or socket)")
 
+    def _note_bits(self, name: str, mode: int) -> None:
+        if mode & (stat.S_ISUID | stat.S_ISGID):
+            self.skipped.append(f"{name}: its set-user-ID or set-group-ID bit")
+
     def _parts(self, name: str) -> Parts:
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
         outside = name.startswith("/") or ".." in parts or "\0" in name
@@ -195,16 +199,37 @@ def _open_folder(part: str, parent: int) -> int:
         raise
 
 
+@contextmanager
+def _staged(name: str, folder: int) -> Iterator[IO[bytes]]:
+    """A file that gets its name when it is whole, and is gone when it does not come to that."""
+    _refuse_folder(name, folder)
+    interim = f".aenv-{secrets.token_hex(8)}"
+    descriptor = os.open(interim, _NEW_FILE, 0o600, dir_fd=folder)
+    try:
+        with open(descriptor, "wb") as target:
+            yield target
+        os.rename(interim, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(interim, dir_fd=folder)
+        raise
+
+
 def _set_mtime(descriptor: int, mtime: float) -> None:
     with suppress(OverflowError):
         os.utime(descriptor, (mtime, mtime))
 
 
 def _unlink(name: str, folder: int) -> None:
+    _refuse_folder(name, folder)
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _refuse_folder(name: str, folder: int) -> None:
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise ConflictError(f"{name!r} is a folder already; a file does not replace it")
-        os.unlink(name, dir_fd=folder)
 
 
 def _stays_inside(parts: Parts, target: str) -> bool:

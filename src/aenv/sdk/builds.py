@@ -16,6 +16,16 @@ async def progress(client: Client, name: str) -> TemplateProgress:
     return _from_wire(answer.json())
 
 
+async def newest(client: Client, name: str) -> TemplateProgress:
+    """How far the newest build of a template is that somebody made. NotFoundError."""
+    body = (await client.call("GET", f"/templates/{_quoted(name)}")).json()
+    build = max(body["builds"], key=lambda one: str(one["createdAt"]), default=None)
+    if build is None:
+        return TemplateProgress(name, TemplateStatus.ABSENT)
+    status = "building" if build["status"] == "waiting" else build["status"]
+    return TemplateProgress(name, TemplateStatus(status), error=build.get("error"))
+
+
 async def start(client: Client, name: str, *, wait: float = 0) -> TemplateProgress:
     """Start or join, and wait up to ``wait`` seconds for the end. NotFoundError if unknown."""
     answer = await client.call("POST", f"/aenv/templates/{name}/build", params={"wait": str(wait)})

@@ -97,7 +97,7 @@ def find_or_start(launch: Launch) -> Endpoint:
     if found is not None:
         return found
     require_server_extra()
-    _require_rights(launch.engine or _configured(launch.folders, "engine"))
+    _require_rights(launch.engine or configured(launch.folders, "engine"))
     with _only_one(launch.folders):
         return launch.find() or _start(launch)
 
@@ -200,7 +200,7 @@ def _last_words(log: Path, start: int) -> str:
 
 def _usual_port(folders: Folders) -> int | None:
     """The default port, 0 (any) when some other program has it; None: the settings name one."""
-    if _configured(folders, "port"):
+    if configured(folders, "port"):
         return None
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -213,10 +213,10 @@ def _usual_port(folders: Folders) -> int | None:
 
 def displaced(folders: Folders, url: str) -> bool:
     """Whether another program's hold of the default port made the server take another one."""
-    return not _configured(folders, "port") and urlsplit(url).port != DEFAULT_PORT
+    return not configured(folders, "port") and urlsplit(url).port != DEFAULT_PORT
 
 
-def _configured(folders: Folders, key: str) -> str | None:
+def configured(folders: Folders, key: str) -> str | None:
     """What environment or settings file say; a broken file is the server's to complain about."""
     if text := os.environ.get(f"AENV_{key.upper()}"):
         return text

@@ -6,14 +6,18 @@ It stays readable for a while after the sandbox's end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 
 from aenv.models.errors import NotFoundError
+from aenv.models.sandboxes import ENDED
 from aenv.sdk.client import Client
 from aenv.sdk.results import LogLine
 
 PAGE = 1000
 _POLL = 0.3
+END_GRACE = 5.0
+"""Seconds the log's last line, which tells the end, may come after the end."""
 
 
 async def newest(
@@ -34,8 +38,11 @@ async def follow(
     last = lines[-1].seq if lines else 0
     for line in lines if limit else ():
         yield line
+    told = any(line.message.startswith(ENDED) for line in lines)
+    over_at: float | None = None
     while True:
-        ended = not await _lives(client, sandbox_id)
+        if over_at is None and not await _lives(client, sandbox_id):
+            over_at = time.monotonic()
         params: dict[str, str | int] = {"after": last, "limit": PAGE}
         if search:
             params["search"] = search
@@ -43,7 +50,8 @@ async def follow(
         for line in lines:
             yield line
             last = line.seq
-        if ended and not lines:
+            told = told or line.message.startswith(ENDED)
+        if over_at is not None and not lines and (told or time.monotonic() > over_at + END_GRACE):
             return
         if len(lines) < PAGE:
             await asyncio.sleep(_POLL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
+import secrets
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -70,6 +71,9 @@ async def _read(agent: Agent, path: str, spool: IO[bytes], user: str | None) -> 
 
 
 async def _write(agent: Agent, path: str, file: IO[bytes], user: str | None) -> None:
+    """Under another name until it is whole: the agent removes what was cut off."""
+    staged = posixpath.join(posixpath.dirname(path), f".aenv-{secrets.token_hex(8)}")
+
     async def pieces() -> AsyncIterator[bytes]:
         while piece := await asyncio.to_thread(file.read, _CHUNK):
             yield piece
@@ -77,10 +81,12 @@ async def _write(agent: Agent, path: str, file: IO[bytes], user: str | None) -> 
     await agent.request(
         "POST",
         "/files",
-        params=_query(path, user),
+        params=_query(staged, user),
         headers={"content-type": "application/octet-stream"},
         content=pieces(),
     )
+    move = {"source": staged, "destination": path}
+    await agent.rpc("filesystem.Filesystem/Move", move, user=user)
 
 
 def _query(path: str, user: str | None) -> dict[str, str]:

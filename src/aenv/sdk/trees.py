@@ -1,7 +1,7 @@
 """Copy files and trees between this machine and a sandbox.
 
 Through ``tar`` in the guest, which keeps modes, mtimes and symlinks; through the file API where the
-guest has no tar.
+guest has no tar. A single file has another name until it is whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import io
 import os
 import posixpath
+import secrets
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -18,7 +19,6 @@ from pathlib import Path
 from aenv.models.errors import (
     AenvError,
     CommandNotFoundError,
-    ConflictError,
     DiskFullError,
     InvalidRequestError,
     NotFoundError,
@@ -37,9 +37,14 @@ _NO_TAR = 127
 _SCRIPT = """\
 command -v tar >/dev/null 2>&1 || exit 127
 export TAR_OPTIONS=-b512
-exec tar "$@"
+staged=$1 place=$2
+shift 2
+tar "$@" || exit
+test -z "$staged" || exec mv -f -- "$staged" "$place"
 """
-"""GNU tar reads and writes 10 KiB at a time unless told otherwise; others ignore the variable."""
+"""Arguments: what to rename, when tar has done its work, and to what; then tar's. GNU tar reads and
+writes 10 KiB at a time unless told otherwise; others ignore the variable.
+"""
 _TAR = ("/bin/sh", "-c", _SCRIPT, "tar")
 _FULL = ("No space left", "quota exceeded", ": Wrote only ")
 """A full disk in tar's words; the last for the write that met its end."""
@@ -54,7 +59,9 @@ async def upload(
     user: str | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """As ``cp -r``: into ``destination`` when that is a directory, else as ``destination``."""
+    """As ``cp -r``: into ``destination`` when that is a directory, else as ``destination``; folders
+    on the way to it are made.
+    """
     real, own_name = await asyncio.to_thread(_local_source, source)
     folder, name = await _remote_place(agent, own_name, destination, user)
     try:
@@ -99,22 +106,49 @@ class _TarMissingError(PolicyError):
 async def _tar_in(
     agent: Agent, source: Path, folder: str, name: str, user: str | None, progress: Progress | None
 ) -> None:
-    launch = Launch([*_TAR, "-xpof", "-", "-C", folder], user=user, stdin=True)
+    """Of a tree, what fits stays, as of ``cp -r``."""
+    place = posixpath.join(folder, name)
+    if await asyncio.to_thread(source.is_dir):
+        await _unpacked(agent, source, (folder, name), ("", ""), user, progress)
+        return
+    told = progress and (lambda _, count: progress(name, count))
+    interim = posixpath.join(posixpath.dirname(name), f".aenv-{secrets.token_hex(8)}")
+    staged = posixpath.join(folder, interim)
+    try:
+        await _unpacked(agent, source, (folder, interim), (staged, place), user, told)
+    except _TarMissingError:
+        raise
+    except BaseException:
+        with suppress(AenvError):
+            await agent.rpc("filesystem.Filesystem/Remove", {"path": staged}, user=user)
+        raise
+
+
+async def _unpacked(
+    agent: Agent,
+    source: Path,
+    target: tuple[str, str],
+    renamed: tuple[str, str],
+    user: str | None,
+    progress: Progress | None,
+) -> None:
+    """``target``: a folder, and the name in it; ``renamed``: what from, and to, in the end."""
+    folder, name = target
+    launch = Launch([*_TAR, *renamed, "-xpof", "-", "-C", folder], user=user, stdin=True)
     process = await _started(agent, launch)
     processes.in_background(process)
     async with _released(process):
-        failure = await _packed_into(agent, process, source, name, progress)
-        if failure is not None and await process.kill():
-            raise failure
-        result = await process.wait()  # tar may have ended without reading everything
-    try:
-        _check(result.exit_code, result.stderr_bytes, f"copy {source} to {folder}/{name}")
-    except DiskFullError:
-        if await asyncio.to_thread(source.is_file):  # of a tree, what fits stays, as of cp -r
+        try:
+            failure = await _packed_into(agent, process, source, name, progress)
+            if failure is not None and await process.kill():
+                raise failure
+            result = await process.wait()  # tar may have ended without reading everything
+        except asyncio.CancelledError:
             with suppress(AenvError):
-                path = posixpath.join(folder, name)
-                await agent.rpc("filesystem.Filesystem/Remove", {"path": path}, user=user)
-        raise
+                await process.kill()
+            raise
+    to = renamed[1] or posixpath.join(folder, name)
+    _check(result.exit_code, result.stderr_bytes, f"copy {source} to {to}")
 
 
 async def _packed_into(
@@ -139,9 +173,8 @@ async def _packed_into(
 
 
 async def _tar_out(agent: Agent, folder: str, copy: Extraction, user: str | None) -> None:
-    process = await _started(
-        agent, Launch([*_TAR, "-cf", "-", "-C", folder, "--", copy.root], user=user, quiet=True)
-    )
+    argv = [*_TAR, "", "", "-cf", "-", "-C", folder, "--", copy.root]
+    process = await _started(agent, Launch(argv, user=user, quiet=True))
     events = process.events()
     stderr = bytearray()
     code: int | None = None
@@ -203,23 +236,22 @@ def _check(code: int | None, stderr: bytes, what: str) -> None:
 async def _remote_place(
     agent: Agent, own_name: str, destination: str, user: str | None
 ) -> tuple[str, str]:
-    """The absolute folder to unpack in, and the top-level name there."""
-    try:
-        entry = await stat(agent, destination, user)
-    except NotFoundError:
+    """The folder to unpack in, absolute, and the name there: with the folders that are missing, for
+    the user to make, not the agent.
+    """
+    known, missing = destination.rstrip("/") or "/", ""
+    while True:
+        try:
+            entry = await stat(agent, known or ".", user)
+        except NotFoundError:
+            known, name = posixpath.split(known)
+            missing = posixpath.join(name, missing)
+            continue
+        if not missing:
+            return (entry.path, own_name) if entry.is_dir else posixpath.split(entry.path)
         if destination.endswith("/"):
-            return await _made(agent, destination, user), own_name
-        folder, name = posixpath.split(destination)
-        return await _made(agent, folder or ".", user), name
-    if entry.is_dir:
-        return entry.path, own_name
-    return posixpath.split(entry.path)
-
-
-async def _made(agent: Agent, folder: str, user: str | None) -> str:
-    with suppress(ConflictError):
-        await agent.rpc("filesystem.Filesystem/MakeDir", {"path": folder}, user=user)
-    return (await stat(agent, folder, user)).path
+            missing = posixpath.join(missing, own_name)
+        return entry.path, posixpath.normpath(missing)
 
 
 def _local_source(source: Path) -> tuple[Path, str]:
@@ -236,10 +268,11 @@ def _local_place(own_name: str, destination: str | Path) -> tuple[Path, str]:
     path = Path(destination)
     if path.is_dir():
         return path, own_name
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no folder {path.parent} to copy into")
     if str(destination).endswith("/"):
-        path.mkdir(parents=True)
+        path.mkdir()
         return path, own_name
-    path.parent.mkdir(parents=True, exist_ok=True)
     return path.parent, path.name
 
 

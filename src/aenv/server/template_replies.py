@@ -80,6 +80,8 @@ class TemplateReply(Reply):
 
 
 class Build(Reply):
+    """``error``, ours: the step that failed and why."""
+
     build_id: str
     status: str
     created_at: str
@@ -89,6 +91,7 @@ class Build(Reply):
     memory_mb: int
     disk_size_mb: int
     envd_version: str
+    error: str | None = None
 
 
 class TemplateWithBuilds(Reply):
@@ -147,6 +150,7 @@ class TemplateWithBuilds(Reply):
                     finished_at=_moment(build.finished_at),
                     **sizes(build.resources),
                     envd_version=ENVD_VERSION,
+                    error=build.failure,
                 )
                 for build in template.builds
             ],

@@ -59,6 +59,14 @@ class BuildRecord:
     started_at: int | None = None
     finished_at: int | None = None
 
+    @property
+    def failure(self) -> str | None:
+        """The step that failed and why; None unless it failed."""
+        if self.status is not BuildStatus.ERROR:
+            return None
+        where = f"step {self.step}: " if self.step else ""
+        return f"{where}{self.message or 'the build failed'}"
+
 
 @dataclass(frozen=True, slots=True)
 class TagRecord:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aenv.models.errors import InvalidRequestError
-from aenv.models.settings import BlobSettings, Settings
+from aenv.models.settings import ENGINES, BlobSettings, Settings
 
 OTHER_VARIABLES = frozenset(
     {
@@ -40,6 +40,8 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _store(settings.store)
     if settings.api_key is not None and not _is_key(settings.api_key):
         yield "'api_key' must be 1 to 512 printable ASCII characters, no blank at either end"
+    if settings.engine not in ENGINES:
+        yield f"'engine' must be {' or '.join(ENGINES)}, not {settings.engine!r}"
     if not _is_network(settings.subnet, version=4):
         yield f"'subnet' must be an IPv4 network like 10.93.0.0/16, not {settings.subnet!r}"
     for target in settings.egress.private_allow:

@@ -134,6 +134,8 @@ async def test_what_the_image_says_of_itself_is_kept_and_can_be_started(yard: Ya
     assert done.image.ports == ("80/tcp", "81/tcp")
     assert done.facts is not None
     assert done.facts.start_cmd == "/entry serve 'a b'"
+    assert done.facts.start == ("/entry", "serve", "a b"), "no shell is needed"
+    assert done.facts.start in [one.command for one in yard.node.script.ran]
     quiet = await build(yard, plan=own)
     assert quiet.facts is not None
     assert quiet.facts.start_cmd is None

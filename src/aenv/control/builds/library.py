@@ -218,6 +218,10 @@ def _no_tag(db: Connection, found: TemplateRecord, tag: str) -> NotFoundError:
     builds = rows.of_template(db, found.id)
     tags = ", ".join(one.tag for one in rows.tags_of(db, found.id))
     if not tags:
-        state = f"its newest build: {builds[0].status}" if builds else "it has no build"
+        state = "it has no build"
+        if builds:
+            newest = builds[0]
+            state = f"its newest build: {newest.status}"
+            state += f", {newest.failure}" if newest.failure else ""
         return NotFoundError(f"template {found.name!r} is not ready ({state})")
     return NotFoundError(f"template {found.name!r} has no tag {tag!r}; it has {tags}")

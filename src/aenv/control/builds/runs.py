@@ -248,17 +248,18 @@ def _facts(plan: Plan, end: Finished, image: ImageFacts | None) -> GuestFacts:
     """What the template's guests are told. A build that names no commands inherits those below."""
     own = end.base.start or GuestFacts()
     named = bool(plan.start_cmd or plan.ready_cmd or plan.start_image)
-    start = plan.start_cmd
+    start, words = plan.start_cmd, False
     if plan.start_image and start is None:
         if image is None or not (image.entrypoint or image.cmd):
             raise InvalidRequestError("the image has no ENTRYPOINT or CMD to start")
-        start = shlex.join((*image.entrypoint, *image.cmd))
+        start, words = shlex.join((*image.entrypoint, *image.cmd)), True
     return GuestFacts(
         user=end.context.user,
         workdir=end.context.workdir,
         env=dict(end.context.env),
         start_cmd=start if named else own.start_cmd,
         ready_cmd=plan.ready_cmd if named else own.ready_cmd,
+        start_exec=words if named else own.start_exec,
     )
 
 

@@ -32,9 +32,9 @@ class Patience:
 async def start_up(bench: Bench, facts: GuestFacts, journal: Journal, patience: Patience) -> None:
     """Return when it is ready, with the start command running on. TemplateBuildError."""
     started: asyncio.Task[Ended | None] | None = None
-    if facts.start_cmd:
+    if facts.start:
         journal.say(f"[finalize] Starting: {facts.start_cmd}", step=STEP)
-        started = asyncio.create_task(_start(bench, facts, facts.start_cmd, journal))
+        started = asyncio.create_task(_start(bench, facts, facts.start, journal))
     ready = asyncio.create_task(_ready(bench, facts, journal, patience))
     try:
         waiting = {ready} | ({started} if started else set())
@@ -55,7 +55,9 @@ async def start_up(bench: Bench, facts: GuestFacts, journal: Journal, patience: 
         await asyncio.gather(*(t for t in (started, ready) if t), return_exceptions=True)
 
 
-async def _start(bench: Bench, facts: GuestFacts, command: str, journal: Journal) -> Ended | None:
+async def _start(
+    bench: Bench, facts: GuestFacts, command: str | tuple[str, ...], journal: Journal
+) -> Ended | None:
     """How it ended, if it does: a program that goes into the background ends well at once."""
     lines = {
         "stdout": Lines(journal, STEP, "[start] [stdout]: ", "info"),
@@ -69,7 +71,7 @@ async def _start(bench: Bench, facts: GuestFacts, command: str, journal: Journal
                     return event
                 lines[event.stream].write(event.data)
     except StepError as error:
-        raise TemplateBuildError(f"failed to start '{command}': {error}") from error
+        raise TemplateBuildError(f"failed to start '{facts.start_cmd}': {error}") from error
     finally:
         for one in lines.values():
             one.close()

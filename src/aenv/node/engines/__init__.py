@@ -10,11 +10,10 @@ from __future__ import annotations
 import sys
 
 from aenv.models.errors import InvalidRequestError
-from aenv.models.settings import Settings
+from aenv.models.settings import ENGINES, Settings
 from aenv.node.engine import Engine
 
-GVISOR = "gvisor"
-PROCESS = "process"
+GVISOR, PROCESS = ENGINES
 
 
 def available() -> tuple[str, ...]:

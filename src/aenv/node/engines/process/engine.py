@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ from aenv.models.errors import (
     HostSetupError,
     NotFoundError,
 )
-from aenv.models.settings import Settings
+from aenv.models.settings import NO_ISOLATION, Settings
 from aenv.node.engine import (
     Capabilities,
     Engine,
@@ -27,6 +28,8 @@ from aenv.node.engines.folders import subfolders
 from aenv.node.engines.process.machine import Home, ProcessMachine, clear
 from aenv.node.engines.tasks import finish
 from aenv.node.supervisor.client import SupervisorClient
+
+logger = logging.getLogger(__name__)
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LISTEN_TIMEOUT = 15.0
@@ -54,6 +57,7 @@ class ProcessEngine(Engine):
             await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise HostSetupError(f"cannot make {self._folder}: {error}; choose --data") from error
+        logger.warning(NO_ISOLATION)
         await self._supervisor.start()
 
     async def close(self) -> None:

@@ -64,9 +64,8 @@ class RegistrySource(Source):
         self._reference = reference
         self._patience = patience or Patience()
         scheme = "http" if insecure else "https"
-        self._base = (
-            f"{scheme}://{_HUB_HOST if host == DOCKER_HUB else host}/v2/{reference.repository}"
-        )
+        self._host = _HUB_HOST if host == DOCKER_HUB else host
+        self._base = f"{scheme}://{self._host}/v2/{reference.repository}"
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(self._patience.read, connect=self._patience.connect),
             follow_redirects=False,
@@ -221,7 +220,7 @@ class RegistrySource(Source):
         wrong = isinstance(error.__cause__, ssl.SSLError)
         if failures >= self._patience.attempts or unreached or wrong:
             raise RegistryError(
-                f"{self.shown}: the registry failed {failures} times in a row: {said}"
+                f"{self.shown}: {self._host} failed {failures} times in a row: {said}"
             ) from error
         pause = min(self._patience.first_pause * 2**failures, self._patience.longest_pause)
         asked = error.retry_after if isinstance(error, _PassingError) else 0.0
