@@ -67,6 +67,12 @@ def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
     assert cli.text("ls", "-q") == ""
 
 
+def test_https_to_the_plain_port_is_named(cli: Cli) -> None:
+    plain = cli.env["AENV_SYSTEM_URL"]
+    said = cli.fail("ls", "--url", plain.replace("http:", "https:"))
+    assert f"does not speak https; try {plain}" in said
+
+
 def test_its_log_ends_with_its_end(cli: Cli, sandbox: str) -> None:
     other = cli.text("start", "base", "-d").strip()
     follower = subprocess.Popen(
