@@ -56,7 +56,7 @@ def test_without_memory_it_boots_again(cli: Cli, sandbox: str) -> None:
 def test_a_paused_sandbox_says_so(cli: Cli, sandbox: str) -> None:
     cli.run("pause", sandbox)
     remedy = f"is paused; resume it with: aenv resume {sandbox}"
-    assert remedy in cli.fail("exec", sandbox, "true")
+    assert remedy in cli.fail("exec", sandbox, "true", code=125)
     assert remedy in cli.fail("cp", f"{sandbox}:/etc/hostname", "here")
     assert remedy in cli.fail("timeout", sandbox, "60")
 
