@@ -114,6 +114,8 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
     assert cli.text("snapshot", "verify").split() == [other, kept]
     assert "there is no snapshot" in cli.fail("snapshot", "verify", "nobody")
     child = cli.text("start", kept, "-d").strip()
+    rows = {row.split()[0]: row.split()[1] for row in cli.text("ls").splitlines()}
+    assert (rows[child], rows[sandbox]) == (kept, "base")
     assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]
     assert "there is no snapshot" in cli.fail("snapshot", "delete", kept)
     assert child in cli.text("ls", "-q").split()
