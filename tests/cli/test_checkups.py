@@ -44,6 +44,18 @@ async def test_a_setting_that_stops_every_server_is_named(
     assert "'engine' must be gvisor or process, not 'foo'" in found.summary
 
 
+async def test_sandboxes_without_their_server_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "process" / ("i" * 20)).mkdir(parents=True)
+    monkeypatch.setenv("AENV_DATA_DIR", str(tmp_path))
+
+    (found,) = (one for one in await checkups.examine() if one.topic == "server")
+
+    assert "it left 1 sandbox running" in found.summary
+    assert found.severity is Severity.WARNING
+
+
 @pytest.mark.usefixtures("_as_a_user")
 async def test_an_engine_that_cannot_run_here_is_not_listed_as_one_that_can() -> None:
     found = await checkups.examine()

@@ -56,6 +56,11 @@ def test_a_profile_is_not_asked_for_without_a_terminal(cli: Cli) -> None:
     assert "needs --url URL and --api-key KEY" in cli.fail("auth", "set", "mine", code=2)
 
 
+def test_https_to_a_plain_port_is_named(cli: Cli, plane: ControlPlane) -> None:
+    url = plane.url.replace("http:", "https:")
+    assert f"does not speak https; try {plane.url}" in cli.fail("ls", "--url", url)
+
+
 def test_timeout_top_templates(cli: Cli, sandbox: str, plane: ControlPlane) -> None:
     cli.text("timeout", sandbox, "9")
     assert plane.guests[sandbox].timeouts == [("timeout", 9)]

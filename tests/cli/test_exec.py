@@ -42,8 +42,8 @@ def test_ids_may_be_shortened(cli: Cli, sandbox: str) -> None:
 
 
 def test_what_goes_wrong_is_one_line(cli: Cli, sandbox: str) -> None:
-    assert "there is no sandbox" in cli.fail("exec", "nosuch", "true")
-    assert "/nowhere" in cli.fail("exec", "-w", "/nowhere", sandbox, "true")
+    assert "there is no sandbox" in cli.fail("exec", "nosuch", "true", code=125)
+    assert "/nowhere" in cli.fail("exec", "-w", "/nowhere", sandbox, "true", code=125)
     assert "no-such-program" in cli.fail("exec", sandbox, "no-such-program", code=127)
     assert "/no/such" in cli.fail("exec", sandbox, "/no/such/program", code=127)
     assert "/etc" in cli.fail("exec", sandbox, "/etc", code=126)
@@ -99,6 +99,6 @@ def test_a_sandbox_killed_meanwhile_is_told(cli: Cli, sandbox: str, plane: Contr
     process.stdout.readline()
     _loops.run(plane.kill(sandbox))
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1
+    assert process.returncode == 125
     assert b"was killed" in errors
     assert os.linesep.encode() in errors

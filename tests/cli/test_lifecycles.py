@@ -56,7 +56,7 @@ def test_without_memory_it_boots_again(cli: Cli, sandbox: str) -> None:
 def test_a_paused_sandbox_says_so(cli: Cli, sandbox: str) -> None:
     cli.run("pause", sandbox)
     remedy = f"is paused; resume it with: aenv resume {sandbox}"
-    assert remedy in cli.fail("exec", sandbox, "true")
+    assert remedy in cli.fail("exec", sandbox, "true", code=125)
     assert remedy in cli.fail("cp", f"{sandbox}:/etc/hostname", "here")
     assert remedy in cli.fail("timeout", sandbox, "60")
 
@@ -65,6 +65,12 @@ def test_a_paused_sandbox_is_removed(cli: Cli, sandbox: str) -> None:
     cli.run("pause", sandbox)
     assert cli.text("rm", sandbox).strip() == sandbox
     assert cli.text("ls", "-q") == ""
+
+
+def test_https_to_the_plain_port_is_named(cli: Cli) -> None:
+    plain = cli.env["AENV_SYSTEM_URL"]
+    said = cli.fail("ls", "--url", plain.replace("http:", "https:"))
+    assert f"does not speak https; try {plain}" in said
 
 
 def test_its_log_ends_with_its_end(cli: Cli, sandbox: str) -> None:
@@ -108,6 +114,8 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
     assert cli.text("snapshot", "verify").split() == [other, kept]
     assert "there is no snapshot" in cli.fail("snapshot", "verify", "nobody")
     child = cli.text("start", kept, "-d").strip()
+    rows = {row.split()[0]: row.split()[1] for row in cli.text("ls").splitlines()}
+    assert (rows[child], rows[sandbox]) == (kept, "base")
     assert cli.text("snapshot", "delete", kept, other).split() == [kept, other]
     assert "there is no snapshot" in cli.fail("snapshot", "delete", kept)
     assert child in cli.text("ls", "-q").split()

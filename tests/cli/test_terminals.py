@@ -62,7 +62,7 @@ async def test_a_killed_sandbox_gives_the_terminal_back(
         terminal.type("echo ready-$((1 + 1))\n")
         terminal.expect("ready-2")
         _loops.run(plane.kill(sandbox))
-        assert terminal.wait() == 1
+        assert terminal.wait() == 125
         assert b"was killed" in terminal.seen
 
 

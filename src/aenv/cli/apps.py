@@ -20,6 +20,8 @@ SERVER, SANDBOXES, FILES, TEMPLATES = "Server", "Sandboxes", "Files and ports", 
 _SECTIONS = (SANDBOXES, FILES, TEMPLATES, SERVER)
 _WHOLE_SENTENCE = 200
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own click
+NOT_THE_COMMANDS = 125
+"""As docker's: we failed, and the command did not run, or its end is not known."""
 PASS_THROUGH = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 """Context settings of commands whose arguments end with somebody else's command line."""
 
@@ -42,6 +44,8 @@ class Common:
     url: str | None = None
     api_key: str | None = None
     profile: str | None = None
+    failed: int = 1
+    """The exit code of our own failure; of commands that pass on another's, one apart from it."""
 
     @property
     def server(self) -> ServerChoice:

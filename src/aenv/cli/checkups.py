@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aenv.cli import kvm
+from aenv.cli.outputs import counted
 from aenv.models.errors import InvalidRequestError
 from aenv.node.engine import Capabilities, Finding, Severity
 
@@ -217,11 +218,15 @@ async def _templates(settings: Settings) -> list[Finding]:
 
 
 def _server(settings: Settings) -> Finding:
+    from aenv.node import leftovers
     from aenv.sdk import holders, local_servers
 
     url = holders.running(settings.folders.data)
     if url and local_servers.answers(url):
         return Finding("server", Severity.OK, f"runs at {url}")
+    if left := len(leftovers.machines(settings.folders)):
+        said = f"does not run, but it left {counted(left)} running; or: aenv down --kill"
+        return Finding("server", Severity.WARNING, said, "aenv up")
     return Finding("server", Severity.OK, "does not run; programs start it on demand, or: aenv up")
 
 

@@ -29,7 +29,7 @@ from aenv.cli.apps import app, common
 
 def main() -> NoReturn:
     """Exit code 0, 1 (failed), 2 (wrong usage), or that of the command ``exec`` ran; 124, 126 and
-    127 as of ``timeout`` and the shells.
+    127 as of ``timeout`` and the shells, 125 where ``exec`` itself failed.
     """
     from aenv.models.errors import AenvError
 
@@ -55,7 +55,7 @@ def _exit_code(error: Exception) -> int:
         errors.CommandNotExecutableError: 126,
         errors.CommandNotFoundError: 127,
     }
-    return codes.get(type(error), 1)
+    return codes.get(type(error), common.failed)
 
 
 if __name__ == "__main__":

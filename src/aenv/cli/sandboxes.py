@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,8 @@ def ls(
         for info in found:
             emit(info.id)
     else:
-        _show(found)
+        named = any(info.parent_snapshot for info in found)
+        _show(found, run(_snapshots()) if named else {})
 
 
 @command("inspect", SANDBOXES)
@@ -129,14 +131,15 @@ def _end(info: SandboxInfo) -> str:
     return f"{info.end_at:%Y-%m-%d %H:%M:%S} (in {span(info.end_at - datetime.now(UTC))})"
 
 
-def _show(found: list[SandboxInfo]) -> None:
+def _show(found: list[SandboxInfo], snapshots: Mapping[str, str]) -> None:
+    """``snapshots``: their ids by their images."""
     now = datetime.now(UTC)
     table(
         ("id", "template", "state", "age", "ends in", "cpu", "memory", "metadata"),
         [
             (
                 info.id,
-                info.alias or info.template,
+                _origin(info, snapshots),
                 info.state + ("" if info.isolated else " (no isolation)"),
                 age(info.started_at, now=now),
                 "-" if info.state is SandboxState.PAUSED else span(info.end_at - now),
@@ -147,6 +150,17 @@ def _show(found: list[SandboxInfo]) -> None:
             for info in found
         ],
     )
+
+
+def _origin(info: SandboxInfo, snapshots: Mapping[str, str]) -> str:
+    """The snapshot it was started from while that is there, else the template."""
+    return snapshots.get(info.parent_snapshot or "") or info.alias or info.template
+
+
+async def _snapshots() -> dict[str, str]:
+    from aenv.sdk import AsyncSnapshot
+
+    return {one.image: one.id for one in await AsyncSnapshot.list(**common.server)}
 
 
 async def _list(filters: list[str] | None, state: State | None = None) -> list[SandboxInfo]:

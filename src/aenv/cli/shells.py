@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aenv.cli import streams
-from aenv.cli.apps import PASS_THROUGH, SANDBOXES, command, common, is_tty
+from aenv.cli.apps import NOT_THE_COMMANDS, PASS_THROUGH, SANDBOXES, command, common, is_tty
 from aenv.cli.outputs import emit, emit_json, note, pairs
 from aenv.cli.sandboxes import Reference
 from aenv.cli.sessions import run, sandbox
@@ -108,6 +108,7 @@ def exec_(
     """Run a command; stdin, stdout, stderr and the exit code pass through."""
     if terminal and not is_tty(0):
         raise typer.BadParameter("-t needs a terminal as stdin; leave it out in scripts and pipes")
+    common.failed = NOT_THE_COMMANDS
     how = How(user, workdir, pairs(env or [], "--env"), timeout)
     argv = words[1:] if words[0] == "--" else words
     if terminal:
@@ -120,6 +121,7 @@ def exec_(
 @command("connect", SANDBOXES, hidden=True)
 def connect(reference: Reference, user: User = None, workdir: Workdir = None) -> None:
     """Open a shell in a running sandbox; it goes on when the shell ends."""
+    common.failed = NOT_THE_COMMANDS
 
     async def open_shell() -> int:
         async with sandbox(reference) as found, _kept_alive(found):

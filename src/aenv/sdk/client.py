@@ -268,7 +268,9 @@ def _transport_errors(url: str, sandbox_id: str | None = None) -> Iterator[None]
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         advice = "check its URL and that host"
-        if httpx.URL(url).host in _LOOPBACK:
+        if url.startswith("https:") and _is_no_tls(str(error)):
+            advice = f"that port does not speak https; try http{url.removeprefix('https')}"
+        elif httpx.URL(url).host in _LOOPBACK:
             advice = "start one with: aenv up"
         raise ServerUnreachableError(
             f"no aenv server answers at {url} ({error}); {advice}"
@@ -281,3 +283,10 @@ def _transport_errors(url: str, sandbox_id: str | None = None) -> Iterator[None]
             f"the connection to sandbox {sandbox_id} was cut: it was killed, paused, reached its "
             f"end of life, or its agent hangs; see its log: aenv logs {sandbox_id} ({detail})"
         ) from error
+
+
+def _is_no_tls(reason: str) -> bool:
+    """Whether a port that accepted us answered the TLS handshake with something else, or hung
+    up.
+    """
+    return not reason or "WRONG_VERSION_NUMBER" in reason or "EOF" in reason

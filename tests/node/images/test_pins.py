@@ -98,5 +98,13 @@ async def test_a_restarted_store_sweeps(shop: Shop, tmp_path: Path) -> None:
     assert links(tmp_path / "cache/images") == []
 
 
+def test_a_build_lets_go_of_the_layers_it_needed(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    with shelf.workspace("tiny") as holder:
+        pins.pin(shelf.layers.root, "a" * 32, holder)
+        assert pins.needed_by(shelf.layers.root, "a" * 32) == [holder]
+    assert links(shelf.layers.root) == []
+
+
 def links(shelf: Path) -> list[Path]:
     return [link.readlink() for link in shelf.glob("pins/*/*")]

@@ -114,6 +114,7 @@ class Shelf:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+            pins.release(self.layers.root, path)
 
     def clear_workspaces(self, name: str) -> None:
         """Remove what killed builds left; only for the holder of the build lock."""
