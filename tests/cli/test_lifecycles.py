@@ -102,7 +102,8 @@ def test_snapshots_are_made_seen_and_deleted(cli: Cli, sandbox: str) -> None:
 
     assert kept == "default/mine:v1"
     header, *rows = cli.text("snapshot", "list").splitlines()
-    assert header.split() == ["ID", "SANDBOX", "TEMPLATE", "MEMORY", "OWN", "SHARED", "AGE"]
+    columns = "ID SANDBOX TEMPLATE MEMORY OWN SHARED WHERE AGE"
+    assert header.split() == columns.split()
     assert [row.split()[0] for row in rows] == [other, kept]
     assert [row.split()[3:8] for row in rows] == [
         ["no", "1000", "B", "2.0", "KiB"],

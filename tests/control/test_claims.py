@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.control.houses import House
-from tests.fakes.waiting import until
+from tests.fakes.waiting import until, until_equal
 
 from aenv.models.errors import EngineError, InfrastructureError, QuotaExceededError
 from aenv.models.ids import new_sandbox_id
@@ -108,4 +108,4 @@ async def test_after_a_crash_a_claim_with_a_row_is_cleared_as_any_half_made_one(
     await house.restart()
 
     await until(lambda: ("destroy", name) in house.node.calls)
-    assert await house.living() == []
+    await until_equal(house.living, [])
