@@ -31,12 +31,12 @@ async def test_usage_verify_and_gc(api: Api) -> None:
 
 async def test_damage_is_told_with_who_is_hit(api: Api) -> None:
     store = await api.system.storage.blobs()
-    await store.put(stream(pages(70)), holder="snapshot:s")
+    await store.put(stream(pages(70)), holder="volume:s")
     assert store.objects.folder is not None
     [chunk] = store.objects.folder.glob("chunks/*/*")
     chunk.unlink()
     [damage] = (await lines(api, "POST", "verify"))[-1]["result"]["damages"]
-    assert (damage["reason"], damage["holders"]) == ("missing", ["snapshot:s"])
+    assert (damage["reason"], damage["holders"]) == ("missing", ["volume:s"])
 
 
 async def test_failures_are_the_last_line(api: Api) -> None:
