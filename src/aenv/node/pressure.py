@@ -60,6 +60,7 @@ class Pressure:
         self._marks = marks
         self._interval = interval
         self._loop: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self.relieved: Counter[str] = Counter()
         self.exhausted = False
 
@@ -102,7 +103,11 @@ class Pressure:
         )
 
     async def check(self) -> None:
-        """Look once, and give back what is needed."""
+        """Look once, and give back what is needed, and no more: others who look wait."""
+        async with self._one_at_a_time:
+            await self._check()
+
+    async def _check(self) -> None:
         available = await asyncio.to_thread(self._available)
         await asyncio.to_thread(self._stalls.read)
         if self._stalling and available < 2 * self._marks.high:
