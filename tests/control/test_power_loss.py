@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, text
 from tests.control.houses import House
 from tests.fakes.waiting import until
 
+from aenv.models.errors import SandboxNotFoundError
 from aenv.store import catalog as catalog_module
 from aenv.store.catalog import Catalog
 
@@ -80,3 +82,27 @@ async def test_no_image_is_freed_that_a_row_may_still_name(house: House, disk: D
     row = await disk.ask(lambda db: tuple(db.execute(SANDBOX, {"id": sandbox.id}).one()))
     assert row == ("running", None)
     assert await disk.ask(lambda db: db.scalar(SNAPSHOT, {"id": image})) == 0
+
+
+async def test_a_snapshot_that_was_recorded_outlives_its_calling_off(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await house.create()
+    writing, going_on, really = asyncio.Event(), asyncio.Event(), house.system.catalog.sync
+
+    async def sync() -> None:
+        writing.set()
+        await going_on.wait()
+        await really()
+
+    monkeypatch.setattr(house.system.catalog, "sync", sync)
+    taking = asyncio.create_task(house.snapshot(sandbox.id, "mine"))
+    await writing.wait()
+    await house.system.sandboxes.kill(house.caller, sandbox.id)
+    going_on.set()
+    with pytest.raises(SandboxNotFoundError):
+        await taking
+    await until(lambda: not house.system._background._tasks)
+
+    kept = await house.system.snapshots.get(house.caller.team, "mine")
+    assert kept.id in house.node.images

@@ -66,16 +66,10 @@ class Belated:
                 )
             await self._s.turns.insist_lasting(lambda db: self._record(db, record, image))
         except BaseException:
-            self._s.background.start(self._drop(sandbox_id, snapshot_id), f"drop {snapshot_id}")
+            self._images.drop_unrecorded(snapshot_id)
             raise
         await self._s.events.note(sandbox_id, KEPT)
 
     def _record(self, db: Connection, record: SandboxRecord, image: SnapshotImage) -> None:
         transition(db, record, SandboxState.PAUSED, snapshot_id=image.id, note=None)
         snapshots.add(db, self._images.record(image, record, SnapshotKind.PAUSE))
-
-    async def _drop(self, sandbox_id: str, snapshot_id: str) -> None:
-        """Unless it was recorded all the same: asked in the line of writers, behind that."""
-        record = await self._s.catalog.write(lambda db: rows.get(db, sandbox_id))
-        if record is None or record.snapshot_id != snapshot_id:
-            self._images.drop(snapshot_id)

@@ -13,6 +13,7 @@ from aenv.models.errors import AenvError
 from aenv.models.snapshots import SnapshotImage, SnapshotKind
 from aenv.models.volumes import VolumeMount
 from aenv.node.port import Node
+from aenv.store import snapshots
 from aenv.store.catalog import Catalog
 from aenv.store.records import SandboxRecord, SnapshotRecord
 
@@ -64,11 +65,21 @@ class Images:
         if snapshot_id is not None:
             self._background.start(self._delete(snapshot_id), f"drop {snapshot_id}")
 
+    def drop_unrecorded(self, snapshot_id: str) -> None:
+        """Free an image whose recording failed or was called off, unless its row was written all
+        the same: that is asked in the line of writers, behind the attempt.
+        """
+        self._background.start(self._delete_unrecorded(snapshot_id), f"drop {snapshot_id}")
+
     async def delete(self, snapshot_id: str) -> None:
         """Free it now, once no loss of power can bring back a row that names it."""
         async with asyncio.timeout(DELETE_TIMEOUT):
             await self._catalog.sync()
             await self._node.delete_snapshot(snapshot_id)
+
+    async def _delete_unrecorded(self, snapshot_id: str) -> None:
+        if await self._catalog.write(lambda db: snapshots.get(db, snapshot_id)) is None:
+            await self._delete(snapshot_id)
 
     async def _delete(self, snapshot_id: str) -> None:
         pause = self._pause

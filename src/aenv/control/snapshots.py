@@ -187,7 +187,7 @@ class Snapshots:
             kept = await self._keep(sandbox, snapshot_id, kind, naming, memory)
             replaced = await self._s.turns.insist_lasting(lambda db: _record(db, kept))
         except BaseException:
-            self._images.drop(snapshot_id)
+            self._images.drop_unrecorded(snapshot_id)
             raise
         for old in replaced:
             self._images.drop(old)

@@ -221,7 +221,7 @@ class Runs:
                 kept, record = await self._benches.keep(
                     bench, task.team, SnapshotKind.TEMPLATE, task.template_id
                 )
-                undo.callback(self._images.drop, kept.id)
+                undo.callback(self._images.drop_unrecorded, kept.id)
             undo.pop_all()
         return Made(record, facts, image)
 
@@ -239,7 +239,7 @@ class Runs:
         try:
             await held.add(key, image, record)
         except BaseException:
-            self._images.drop(image.id)
+            self._images.drop_unrecorded(image.id)
             raise
         return bench.origin.at(image.id)
 

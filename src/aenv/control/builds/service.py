@@ -263,7 +263,7 @@ class Builds:
             loose = await self._catalog.write(write)
             await self._catalog.sync()
         except BaseException:
-            self._images.drop(made.snapshot.id)
+            self._images.drop_unrecorded(made.snapshot.id)
             raise
         for snapshot_id in loose:
             self._images.drop(snapshot_id)
@@ -275,16 +275,20 @@ class Builds:
         await self._fail(build, progress, why)
 
     async def _fail(self, build: BuildRecord, progress: Progress, why: str) -> None:
-        """A template that was never built goes on to exist, so that its name tells what failed."""
+        """Unless it is over: a write that was called off may have been done all the same. A
+        template that was never built goes on to exist, so that its name tells what failed.
+        """
+        now = self._clock.wall()
+
+        def write(db: Connection) -> None:
+            found = rows.get(db, build.id)
+            if found is not None and found.status in rows.UNFINISHED:
+                end = {"message": why, "step": progress.step, "finished_at": now}
+                rows.advance(db, found, BuildStatus.ERROR, **end)
+
         try:
-            await self._advance(
-                build,
-                BuildStatus.ERROR,
-                message=why,
-                step=progress.step,
-                finished_at=self._clock.wall(),
-            )
-        except (AenvError, LookupError) as error:
+            await self._catalog.write(write)
+        except AenvError as error:
             log.warning("the end of a build is not recorded", build_id=build.id, error=repr(error))
 
     async def _advance(
