@@ -1,4 +1,8 @@
-"""A web server at a public-looking address: in a network namespace, behind a veth pair."""
+"""A web server at a public-looking address: in a network namespace, behind a veth pair.
+
+It is entered by ``nsenter``, not by ``ip netns exec``, which would give the server copies of all
+mounts of the host: disks of other tests could not be let go while it runs.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ def public_web() -> Iterator[str]:
     slot = os.getpid() % 60 * 4
     host, guest = f"{_NETWORK}.{slot + 1}", f"{_NETWORK}.{slot + 2}"
     name = f"e2eweb{slot}"
+    if not subprocess.run(["ip", "netns", "pids", name], check=False, capture_output=True).stdout:
+        _remove(name)  # of a run that was killed
     try:
         _ip("netns", "add", name)
         _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -29,7 +35,11 @@ def public_web() -> Iterator[str]:
         _ip("-n", name, "link", "set", "eth0", "up")
         _ip("-n", name, "link", "set", "lo", "up")
         server = subprocess.Popen(
-            ["ip", "netns", "exec", name, sys.executable, "-m", "http.server", "8000"],
+            [
+                "nsenter",
+                f"--net=/run/netns/{name}",
+                *(sys.executable, "-m", "http.server", "8000"),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
@@ -41,8 +51,12 @@ def public_web() -> Iterator[str]:
             server.kill()
             server.wait()
     finally:
-        subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        _remove(name)
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
 def _ip(*words: str) -> None:
