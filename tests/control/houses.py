@@ -54,8 +54,9 @@ class House:
         return self
 
     async def abandon(self) -> None:
-        """What kill -9 leaves: nothing runs any more, nothing was tidied up. The catalog goes first,
-        so that what is called off cannot write how it ended.
+        """What kill -9 leaves: nothing runs any more, nothing was tidied up.
+
+        The catalog goes first, so that what is called off cannot write how it ended.
         """
         await self.system.catalog.close()
         for task in [*self.system._loops, *self.system._background._tasks]:
