@@ -34,12 +34,9 @@ def public_web() -> Iterator[str]:
         _ip("-n", name, "addr", "add", f"{guest}/30", "dev", "eth0")
         _ip("-n", name, "link", "set", "eth0", "up")
         _ip("-n", name, "link", "set", "lo", "up")
+        enter = ["nsenter", f"--net=/run/netns/{name}"]
         server = subprocess.Popen(
-            [
-                "nsenter",
-                f"--net=/run/netns/{name}",
-                *(sys.executable, "-m", "http.server", "8000"),
-            ],
+            [*enter, sys.executable, "-m", "http.server", "8000"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
